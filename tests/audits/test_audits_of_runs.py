@@ -9,6 +9,7 @@ import pytest
 import torch
 from algorithms_by_name import NAMES, algorithm_of
 from hydra import compose, initialize_config_dir
+from sampling import others_slow
 from torch import nn
 
 from flfast.algorithms.contract.algorithm_capabilities import capabilities_of
@@ -161,7 +162,7 @@ def test_the_server_sees_what_the_client_sends_and_privacy_hides_it(make_data, m
     assert "privacy=central trusts the server" in trusted.sentence
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("algorithm", others_slow(["fedavg", "scaffold"], ["scaffold"]))
 def test_an_audit_changes_nothing_and_can_be_repeated(
     algorithm, make_data, make_federation, caplog
 ):

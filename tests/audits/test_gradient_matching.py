@@ -49,6 +49,7 @@ def linear(noise=0.0, *, num=1, iterations=300):
     return float(pairs.psnr.mean()), distance
 
 
+@pytest.mark.slow
 def test_one_example_of_a_linear_model_is_reconstructed_exactly_and_noise_hides_it():
     """The gradient by weights is (p - y) x^T, and by the bias p - y: it holds the image."""
     psnr, distance = linear()

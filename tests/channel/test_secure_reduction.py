@@ -7,6 +7,7 @@ import pytest
 import torch
 from algorithms_by_name import federation_of
 from engine_runs import mlp, with_batchnorm
+from sampling import others_slow
 
 from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.fedavg import fedavg
@@ -126,7 +127,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", others_slow(RUNS, RUNS.keys() - {"mime"}))
 def test_a_run_is_the_same_with_secure_aggregation(make_data, make_federation, name):
     def run(secure):
         federation = federation_of(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import others_slow
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -188,7 +189,7 @@ class Lazy(Dataset):
         return torch.tensor([2.0 * index, 2.0 * index + 1])
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", others_slow([False, True], [True]))
 def test_workers_serve_the_batches_that_memory_does(persistent):
     def batches(inputs, loading):
         made = Examples(

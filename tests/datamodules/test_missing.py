@@ -10,6 +10,7 @@ from campaign import examples as num_examples
 from hypothesis import given
 from hypothesis import strategies as st
 from row_sources import read_hf, read_table
+from sampling import rotating
 
 import flfast
 from flfast.api.own_data import read_data
@@ -51,8 +52,10 @@ def same(one, other):
     np.testing.assert_array_equal(one.is_test, other.is_test)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
-@pytest.mark.parametrize("role", ["who", "x", "town", "y", "part"])
+@pytest.mark.parametrize(
+    ("suffix", "role"),
+    rotating([".csv", ".csv.gz", ".parquet"], ["who", "x", "town", "y", "part"], every=3),
+)
 @given(rows=ROWS, kind=KINDS)
 @num_examples(8)
 def test_a_table_with_a_missing_value_is_refused_or_loses_its_rows(

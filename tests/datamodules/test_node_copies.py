@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sampling import others_slow
 from tables import timeless
 from torch import Tensor
 
@@ -47,7 +48,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", others_slow(LAYOUTS, ["part"]))
 def test_ranks_share_one_copy_and_write_alone(in_world, layout):
     dtypes = (torch.uint8, torch.float32, torch.int64, torch.bool)
     values = LAYOUTS[layout](torch.arange(6000).view(1000, 3, 2))
@@ -117,6 +118,7 @@ def test_what_cannot_be_shared_stays_where_it_is(in_world, tmp_path, reason):
     assert in_world(2, work) == {0: "own", 1: None}
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_own_copies(flfast_run):
     """A limit of files, smaller than the data, lets each rank load its own."""
     words = (*QUICK, *DATA, "engine=eager", "model.hidden=[8]")

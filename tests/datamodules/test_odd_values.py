@@ -10,6 +10,7 @@ from campaign import examples as num_examples
 from hypothesis import given
 from hypothesis import strategies as st
 from row_sources import read_hf, read_table
+from sampling import others_slow
 from torch.utils.data import Dataset
 
 from flfast.api.own_data import read_data
@@ -169,7 +170,10 @@ def texts_with_blanks(spelling, blanks):
     return [blanks.get(row, value) for row, value in enumerate(values)]
 
 
-@pytest.mark.parametrize("source", [".csv", ".parquet", "hf.csv", "hf.parquet"])
+@pytest.mark.parametrize(
+    "source",
+    others_slow([".csv", ".parquet", "hf.csv", "hf.parquet"], [".csv", ".parquet", "hf.csv"]),
+)
 @given(
     blanks=st.dictionaries(ROWS, st.sampled_from(["", " ", "\t", "  "]), max_size=2),
     spelling=st.sampled_from(sorted(NUMBERS)),

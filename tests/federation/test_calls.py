@@ -6,6 +6,7 @@ import pytest
 import torch
 from engine_runs import ran
 from references import Reference, initial, vector
+from sampling import others_slow
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.uploads import Part
@@ -53,7 +54,10 @@ def make(make_data, make_federation):
     return make
 
 
-@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining, AutoTraining])
+ENGINES = (EagerTraining, FusedTraining, AutoTraining)
+
+
+@pytest.mark.parametrize("engine", others_slow(ENGINES, ENGINES[:2]))
 @pytest.mark.parametrize("options", [{}, OWN], ids=["as clients", "own"])
 def test_the_server_trains_as_one_more_client(make, engine, options):
     federation = ran(make(first_the_clients(**options)), engine)
@@ -170,17 +174,14 @@ def test_a_selection_hands_it_on(make, select):
     assert federation.algorithm.server_calls == (PLAIN,)
 
 
-def test_every_rank_gets_what_one_rank_would(make, in_world):
-    shards = ("clients", "batch")
+ON_RANKS = [("clients", AutoTraining), ("batch", EagerTraining)]
 
+
+@pytest.mark.parametrize(("shard", "engine"), others_slow(ON_RANKS, ON_RANKS[1:]))
+def test_every_rank_gets_what_one_rank_would(make, in_world, shard, engine):
     def trained(world=None):
         options = {} if world is None else {"world": world, "strategy": "ddp"}
-        return {
-            (shard, engine.__name__): ran(
-                make(first_the_clients(**OWN), shard=shard, **options), engine
-            ).weights()
-            for shard, engine in zip(shards, (AutoTraining, EagerTraining), strict=True)
-        }
+        return ran(make(first_the_clients(**OWN), shard=shard, **options), engine).weights()
 
     expected = trained()
     for found in in_world(2, trained).values():

@@ -3,14 +3,15 @@
 import pytest
 from algorithms_by_name import federation_of
 from engine_runs import mlp
+from sampling import others_slow
 
 from flfast.federation.calls import message_bytes
 
-
 # One call; several; downloads by client; examples of the server.
-@pytest.mark.parametrize(
-    "name", ["fedavg", "scaffold", "mime", "afl", "fedpac", "fedfomo", "cfl", "feddf"]
-)
+NAMES = ["fedavg", "scaffold", "mime", "afl", "fedpac", "fedfomo", "cfl", "feddf"]
+
+
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[:-1]))
 def test_sizes_are_those_of_the_first_round(name, make_data, make_federation):
     federation = federation_of(
         make_data,

@@ -10,6 +10,7 @@ from algorithms_by_name import NAMES, federation_of, run
 from engine_runs import mlp, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import others_slow, rotating
 from tables import rows, timeless
 
 from flfast.channel.aggregations.aggregation import MEAN
@@ -126,7 +127,7 @@ def test_a_cohort_of_a_million_costs_what_the_cohort_costs():
     assert len(cohort.clients) == 100
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", others_slow([1, 2, 3], [2]))
 def test_by_size_draws_in_turn_in_proportion_to_the_sizes(count):
     """Probabilities of all sets, from the probabilities of all orders."""
     sizes, tries = np.array([1, 2, 5, 12]), 4000
@@ -260,8 +261,9 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("aggregation", RULES)
-@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
+@pytest.mark.parametrize(
+    ("engine", "aggregation"), rotating([EagerTraining, FusedTraining], RULES, every=2)
+)
 def test_without_clients_the_model_stays_and_the_log_says_so(
     make_data, make_federation, engine, aggregation, caplog
 ):
@@ -274,28 +276,29 @@ def test_without_clients_the_model_stays_and_the_log_says_so(
 
 # Each engine, rule and way to divide the work.
 ON_RANKS = [
-    (EagerTraining, "mean", "ddp", "clients"),
-    (EagerTraining, "median", "ddp", "batch"),
-    (FusedTraining, "multi_krum", "ddp", "clients"),
-    (FusedTraining, "mean", "single", "clients"),
-    (FusedTraining, "median", "ddp", "clients"),
-    (EagerTraining, "multi_krum", "ddp", "batch"),
+    (EagerTraining, "mean", {"strategy": "ddp", "shard": "clients"}),
+    (EagerTraining, "median", {"strategy": "ddp", "shard": "batch"}),
+    (FusedTraining, "multi_krum", {"strategy": "ddp", "shard": "clients"}),
+    (FusedTraining, "mean", {"strategy": "single", "shard": "clients"}),
+    (FusedTraining, "median", {"strategy": "ddp", "shard": "clients"}),
+    (EagerTraining, "multi_krum", {"strategy": "ddp", "shard": "batch"}),
 ]
 
 
-def test_without_clients_the_model_stays_on_two_ranks(make_data, make_federation, in_world):
+@pytest.mark.parametrize(("engine", "name", "way"), others_slow(ON_RANKS, ON_RANKS[:1]))
+def test_without_clients_the_model_stays_on_two_ranks(
+    make_data, make_federation, in_world, engine, name, way
+):
     def work(world):
-        for engine, name, strategy, shard in ON_RANKS:
-            ways = {"world": world, "strategy": strategy, "shard": shard}
-            federation = make_federation(make_data([4, 2, 3, 5, 1]), rounds=3, **ways)
-            federation.engine.channel = Channel(aggregation=RULES[name])
-            assert_only_round_2_changes_nothing(federation, engine)
+        federation = make_federation(make_data([4, 2, 3, 5, 1]), rounds=3, world=world, **way)
+        federation.engine.channel = Channel(aggregation=RULES[name])
+        assert_only_round_2_changes_nothing(federation, engine)
         return "done"
 
     assert set(in_world(2, work).values()) == {"done"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::4]))
 def test_without_clients_no_algorithm_changes(make_data, make_federation, name, caplog):
     federation = federation_of(make_data, make_federation, name, mlp())
     federation.sampler = partial(poisson, **NOBODY)

@@ -88,6 +88,7 @@ def test_a_run_ends_early_evaluated_with_a_checkpoint_and_stays_ended(flfast_run
     assert rows(further)[-1]["round"] == str(rounds)
 
 
+@pytest.mark.slow
 def test_ranks_end_together(flfast_run):
     ddp = ("strategy=ddp", "trainer.devices=2")
     words = (*SMALL, "stop=plateau", "stop.patience=1", "stop.min_change=0.9")

@@ -13,6 +13,7 @@ from flfast.setup.batch_size import use_sizes
 QUICK = ("experiment=quick", "rounds=2", "callbacks=none", "engine=eager")
 
 
+@pytest.mark.slow
 def test_the_run_is_that_of_the_number_found(flfast_run):
     folder = flfast_run(*QUICK, "callbacks=files", "batch_size=auto", run_dir="auto")
     clients = json.loads((folder / "partition.json").read_text())["clients"]

@@ -131,6 +131,7 @@ def test_pairs_of_objects_under_other_names_are_refused_as_their_options_are(
         assert any(refusals([*does[pair[0]], *does[pair[1]]])) == (pair in refused_pairs), pair
 
 
+@pytest.mark.slow
 def test_a_run_is_refused_whatever_its_options_are_called(flfast_run, capfd, config_of, renamed):
     config = config_of({"privacy": "central"})
     renamed(config, "privacy")

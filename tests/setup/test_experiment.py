@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from sampling import others_slow, rotating
 from tables import rows
 from torch import nn
 
@@ -31,8 +32,7 @@ def net(dtype):
     return nn.Sequential(nn.Flatten(), *layers).to(dtype)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("precision", "way"), rotating(PRECISIONS, WAYS, every=3))
 def test_initial_weights_have_the_data_type_of_means_of_uploads(
     precision, way, tmp_path, monkeypatch
 ):
@@ -57,7 +57,10 @@ def test_initial_weights_have_the_data_type_of_means_of_uploads(
         assert torch.equal(bias, saved["1.bias"].to(wanted))
 
 
-@pytest.mark.parametrize("change", ["trainer.accumulate_grad_batches=3", "micro_batch=2"])
+CUTS = ["trainer.accumulate_grad_batches=3", "micro_batch=2"]
+
+
+@pytest.mark.parametrize("change", others_slow(CUTS, CUTS[1:]))
 def test_a_later_phase_that_cuts_whole_batches_is_refused_before_round_1(
     flfast_run, capfd, tmp_path, change
 ):
@@ -68,15 +71,18 @@ def test_a_later_phase_that_cuts_whole_batches_is_refused_before_round_1(
     assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
-def test_round_1_sends_as_many_bytes_as_later_rounds(flfast_run):
+@pytest.mark.parametrize(
+    "precision", others_slow(["32-true", "64-true", "bf16-true"], ["bf16-true"])
+)
+def test_round_1_sends_as_many_bytes_as_later_rounds(flfast_run, precision):
     small = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "devices=ideal")
     small += ("rounds=2", "engine=eager")
-    for precision in ("32-true", "64-true", "bf16-true"):
-        folder = flfast_run(*small, f"trainer.precision={precision}", run_dir=precision)
-        first, *others = [row["comm/down_bytes"] for row in rows(folder)[1:]]
-        assert {first} == {*others}, precision
+    folder = flfast_run(*small, f"trainer.precision={precision}")
+    first, *others = [row["comm/down_bytes"] for row in rows(folder)[1:]]
+    assert {first} == {*others}
 
 
+@pytest.mark.slow
 def test_each_phase_has_its_own_precision(flfast_run):
     small = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=3")
     phases = ((2, "64-true"), (3, "32-true"))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from composing import FILES
 from omegaconf import OmegaConf
+from sampling import others_slow
 from tables import assert_same_numbers, rows
 
 from flfast import train
@@ -193,6 +194,7 @@ def ranks_of_torchrun():
     return [{**world, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
 
 
+@pytest.mark.slow
 def test_an_error_on_one_rank_ends_all_and_is_said_once(flfast_run, run_ranks, tmp_path):
     for number in (0, 1):
         (tmp_path / f"rank{number}").mkdir()
@@ -239,7 +241,7 @@ def test_a_run_folder_that_nodes_do_not_share_is_refused_on_all(in_world, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("changed", ["inputs", "targets", None])
+@pytest.mark.parametrize("changed", others_slow(["inputs", "targets", None], ["inputs", None]))
 def test_data_that_differ_between_nodes_are_refused_on_all(in_world, make_data, changed):
     def found(world):
         data = make_data([6, 6])

@@ -128,6 +128,7 @@ def test_one_cohort_of_many_has_to_be_large_enough_for_an_aggregation():
     check_cohorts(MEAN, cohorts[:1])
 
 
+@pytest.mark.slow
 def test_a_run_says_what_became_of_every_client(flfast_run):
     folder = flfast_run(
         "experiment=quick",

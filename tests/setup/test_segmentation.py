@@ -12,10 +12,20 @@ SHAPES = ("experiment=segmentation", "data.per_client=10", "data.side=16", "stra
     [
         ((*SHAPES, "model=mlp"), r"must give logits \[B, 3, 16, 16\]; model=unet does"),
         ((*SHAPES, "model.depth=5"), "model.depth=5 with images of 16 x 16 pixels"),
-        ((*SHAPES, "algorithm=fedlc"), "algorithm=fedlc with task=segmentation: it is for class"),
-        ((*SHAPES, "attack=label_flip"), "attack=label_flip with task=segmentation"),
+        pytest.param(
+            (*SHAPES, "algorithm=fedlc"),
+            "algorithm=fedlc with task=segmentation: it is for class",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            (*SHAPES, "attack=label_flip"),
+            "attack=label_flip with task=segmentation",
+            marks=pytest.mark.slow,
+        ),
         ((*SHAPES, "optimized_metric=val/accuracy"), "measures loss, dice, iou, pixel_accuracy"),
-        (("model=unet",), "model=unet with task=classification"),
+        pytest.param(
+            ("model=unet",), "model=unet with task=classification", marks=pytest.mark.slow
+        ),
         (("task=segmentation",), "task=segmentation: data=digits are for task=classification"),
     ],
 )

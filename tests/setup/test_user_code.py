@@ -151,7 +151,11 @@ def refusal(flfast_run, capsys, *overrides):
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("group", "name", "ranks"),
-    [*((*case, 1) for case in CASES), ("model", "Quits", 2), ("model", "FailsInAnEpoch", 2)],
+    [
+        *((*case, 1) for case in CASES),
+        ("model", "Quits", 2),
+        pytest.param("model", "FailsInAnEpoch", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_own_code_that_fails_is_named(flfast_run, capfd, group, name, ranks):
     words = (f"{group}=custom", f"{group}._target_=own.{name}", f"trainer.devices={ranks}")

@@ -78,8 +78,8 @@ def test_metrics_are_those_of_each_group_alone(num, groups, seed):
         assert found["loss"][number].item() == pytest.approx(loss, abs=1e-6, nan_ok=True)
 
 
-def test_many_examples_take_little_memory_and_diverged_models_are_ties():
-    num = 100_000
+@pytest.mark.parametrize("num", [pytest.param(100_000, marks=pytest.mark.slow), 20_000])
+def test_many_examples_take_little_memory_and_diverged_models_are_ties(num):
     time, none = torch.arange(num).float(), torch.zeros(num, dtype=torch.int64)
     for outputs, expected in ((-time, 1.0), (time, 0.0), (time * float("nan"), 0.5)):
         assert concordance(outputs, time, torch.ones(num), none, 1) == expected

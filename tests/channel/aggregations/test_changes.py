@@ -8,6 +8,7 @@ import torch
 from adversaries import ON_CHANGES, ROBUST
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sampling import others_slow
 from tied import generators, rounded_otherwise, tied
 
 from flfast.channel.aggregations.aggregation import Known, Layout
@@ -203,7 +204,15 @@ def tied_rows(rng, dtype):
     return rows
 
 
-@pytest.mark.parametrize("name", RULES)
+# The others choose nothing, or as one of these does.
+CHOOSING = [
+    name
+    for name in RULES
+    if name not in {"geometric_median", "centered_clipping", "bulyan", "multi_krum"}
+]
+
+
+@pytest.mark.parametrize("name", others_slow(RULES, CHOOSING))
 @settings(max_examples=60)
 @given(generators(), st.sampled_from([np.float32, np.float64]), st.booleans())
 def test_uploads_that_differ_by_rounding_are_combined_to_the_same(name, rng, dtype, around_zero):

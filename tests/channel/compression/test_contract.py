@@ -8,6 +8,7 @@ from hydra.utils import instantiate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from sampling import others_slow
 from tied import generators, rounded_otherwise, tied
 
 from flfast.channel.compression.compression import transmit, with_feedback
@@ -40,7 +41,9 @@ LOSSLESS = {
     "lowrank": lowrank(rank=100, feedback=False),
 }
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-every = pytest.mark.parametrize("name", EVERY)
+every = pytest.mark.parametrize(
+    "name", others_slow(EVERY, EVERY.keys() - {"quantize_by_leaf", "quantize_one_bit"})
+)
 few = settings(max_examples=25)
 
 
@@ -126,7 +129,7 @@ SIZES = {  # D = 621 elements, 3 leaves
 }
 
 
-@every
+@pytest.mark.parametrize("name", EVERY)
 def test_a_message_has_the_bytes_that_it_must_hold(name):
     change = tree_map(lambda leaf: torch.randn(leaf.shape), {**LIKE, "empty": EMPTY})
     assert len(EVERY[name].encode(change, rng())) == SIZES[name]
@@ -168,6 +171,7 @@ def descend(compression, *, feedback, steps=600, rate=0.02):
     return float(x.norm())
 
 
+@pytest.mark.slow
 def test_error_feedback_makes_the_largest_elements_converge():
     largest = topk(share=0.3, feedback=True)  # one of three elements
     assert descend(largest, feedback=False, steps=100) > 10 * 3**0.5
@@ -199,7 +203,11 @@ def at_an_edge(name, leaves):
     return False
 
 
-@pytest.mark.parametrize("name", EVERY)
+CHOOSING = ("quantize", "topk", "sign", "powersgd")
+"""Those that choose among values which may be equal; each is another way to choose."""
+
+
+@pytest.mark.parametrize("name", others_slow(EVERY, CHOOSING))
 @settings(max_examples=60)
 @given(generators(), st.sampled_from([np.float32, np.float64]))
 def test_changes_that_differ_by_rounding_arrive_as_the_same(name, random, dtype):

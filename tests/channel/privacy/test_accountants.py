@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 from opacus.accountants import PRVAccountant, RDPAccountant
+from sampling import others_slow, rotating
 
 from flfast.channel.privacy.accountants import (
     central_epsilon,
@@ -22,9 +23,11 @@ DELTA = 1e-5
 SECOND_OPINION = {"rdp": RDPAccountant, "pld": PRVAccountant}
 
 
-@pytest.mark.parametrize(
-    ("rate", "multiplier", "rounds"), [(0.01, 1.0, 1000), (0.5, 3.0, 30), (0.001, 0.6, 1500)]
-)
+CASES = [(0.01, 1.0, 1000), (0.5, 3.0, 30), (0.001, 0.6, 1500)]
+TUTORIAL = [(1.3, 15, 1.19), (1.1, 60, 3.01), (0.7, 45, 7.10)]
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "rounds"), others_slow(CASES, CASES[:1]))
 @pytest.mark.parametrize("accountant", SECOND_OPINION)
 def test_two_libraries_agree(accountant, rate, multiplier, rounds):
     second = SECOND_OPINION[accountant]()
@@ -37,7 +40,7 @@ def test_two_libraries_agree(accountant, rate, multiplier, rounds):
 
 
 @pytest.mark.parametrize(
-    ("multiplier", "epochs", "published"), [(1.3, 15, 1.19), (1.1, 60, 3.01), (0.7, 45, 7.10)]
+    ("multiplier", "epochs", "published"), others_slow(TUTORIAL, TUTORIAL[:1])
 )
 def test_table_of_tensorflow_privacy(multiplier, epochs, published):
     """MNIST tutorial, batch 256 of 60,000; its conversion from RDP is an older, looser one."""
@@ -134,8 +137,11 @@ def test_monotone(who):
     assert epsilon(cohort=5) < epsilon()
 
 
-@pytest.mark.parametrize("who", KINDS, ids=lambda who: who.kind)
-@pytest.mark.parametrize("budget", [0.5, 8.0])
+# The search for the noise is the same for each kind; that of `fixed` takes longest.
+@pytest.mark.parametrize(
+    ("who", "budget"),
+    rotating(KINDS, [0.5, 8.0], every=3, name=lambda value: getattr(value, "kind", str(value))),
+)
 def test_calibrated_noise_spends_the_budget(who, budget):
     def make_epsilon(multiplier):
         return central_epsilon(multiplier, DELTA, who, "rdp")

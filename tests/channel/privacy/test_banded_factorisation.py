@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import others_slow
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
@@ -191,7 +192,7 @@ def measured(privacy, rounds):
     return np.mean(found)
 
 
-@pytest.mark.parametrize(("per_pass", "bands", "rounds"), SETTINGS)
+@pytest.mark.parametrize(("per_pass", "bands", "rounds"), others_slow(SETTINGS, SETTINGS[:1]))
 def test_measured_noise_is_that_of_theory_and_below_the_trees(per_pass, bands, rounds):
     """At the same epsilon, by the same accountant."""
     who = {"participation": Participation("cyclic", per_pass, 1, 1), "rounds": rounds}

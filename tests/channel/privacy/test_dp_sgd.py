@@ -120,6 +120,7 @@ def federation(make_data, make_federation, algorithm, *, sizes=(8, 4, 8), **opti
     return make_federation(make_data(sizes), mlp(), algorithm=algorithm, **settings)
 
 
+@pytest.mark.slow
 def test_engines_agree(make_data, make_federation):
     """Noise included; the noise's key and counter stay out of uploads and client states."""
     algorithm = make().wrap(ditto(lam=0.1, weighting="samples"))

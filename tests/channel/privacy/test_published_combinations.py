@@ -54,7 +54,10 @@ def noble(reference, x, cohorts):
         yield x
 
 
-@pytest.mark.parametrize(("engine", "stack"), [(EagerTraining, 1), (FusedTraining, 3)])
+@pytest.mark.parametrize(
+    ("engine", "stack"),
+    [pytest.param(EagerTraining, 1, marks=pytest.mark.slow), (FusedTraining, 3)],
+)
 def test_scaffold_with_dp_sgd_is_dp_scaffold(make_data, make_federation, engine, stack):
     private = dp_sgd(
         clip_norm=BOUND,

@@ -9,19 +9,20 @@ CASES = [("scaffold", "fused"), ("ditto", "eager")]
 EXACT = ("privacy.clip_norm=null", "privacy.noise_multiplier=0", "privacy.epsilon=null")
 
 
-def test_without_noise_and_bound_the_run_is_the_same_to_the_last_bit(flfast_run):
+@pytest.mark.parametrize("option", others_slow(["central", "local", "dp_ftrl"], ["central"]))
+def test_without_noise_and_bound_the_run_is_the_same_to_the_last_bit(flfast_run, option):
     settings = (*SMALL, "engine=eager", "sampler=cyclic", "rounds=1")
     expected = timeless(flfast_run(*settings))
-    for option in ("central", "local", "dp_ftrl"):
-        folder = flfast_run(*settings, f"privacy={option}", *EXACT, run_dir=option)
-        found = timeless(folder)
-        assert [row.pop("privacy/epsilon") for row in found] == ["", "inf"]
-        assert found == [{k: v for k, v in row.items() if k in found[0]} for row in expected]
+    folder = flfast_run(*settings, f"privacy={option}", *EXACT, run_dir=option)
+    found = timeless(folder)
+    assert [row.pop("privacy/epsilon") for row in found] == ["", "inf"]
+    assert found == [{k: v for k, v in row.items() if k in found[0]} for row in expected]
 
 
 BANDED = ("privacy=dp_ftrl", "privacy.mechanism=banded", "sampler=cyclic", "sampler.fraction=0.3")
 
 
+@pytest.mark.slow
 def test_banded_noise_in_every_way_to_run(flfast_run):
     """Masks hide uploads from the server, ranks agree, and one band is `privacy=central`."""
     settings = (*SMALL, "rounds=4", "trainer.precision=64-true", "engine=eager", *BANDED)
@@ -75,7 +76,11 @@ def test_single_examples(flfast_run):
         (("privacy=dp_sgd", "batch_size=auto"), "batch_size=auto with privacy=dp_sgd"),
         (("privacy=dp_sgd", "schedule=growing_batch"), "schedule.phases[0]: batch_size=50 with"),
         (("privacy=central", "pace.keep_first=2"), "pace.keep_first=2 with privacy=central"),
-        (("privacy=central", "devices=lognormal"), "privacy=central with devices=lognormal"),
+        pytest.param(
+            ("privacy=central", "devices=lognormal"),
+            "privacy=central with devices=lognormal",
+            marks=pytest.mark.slow,
+        ),
         (("privacy=dp_ftrl",), "privacy=dp_ftrl with fixed sampling of clients"),
         (
             ("privacy=dp_ftrl", "sampler=cyclic", "privacy.mechanism=banded", "privacy.bands=9"),
@@ -86,7 +91,11 @@ def test_single_examples(flfast_run):
             "privacy.bands=2 with privacy.mechanism=tree: allowed",
         ),
         (("privacy=central", "sampler=by_size"), "privacy=central with sampler=by_size"),
-        (("privacy=dp_sgd", "algorithm=fedsam"), "algorithm=fedsam with privacy=dp_sgd"),
+        pytest.param(
+            ("privacy=dp_sgd", "algorithm=fedsam"),
+            "algorithm=fedsam with privacy=dp_sgd",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_refused_before_training(flfast_run, capfd, overrides, message):

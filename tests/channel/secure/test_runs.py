@@ -1,16 +1,15 @@
 """Masked uploads in whole runs, through the command."""
 
 import pytest
-from sampling import others_slow
 from tables import assert_same_numbers, rows
 
 SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[8]", "rounds=2", "batch_size=50")
-CASES = [("scaffold", "fused"), ("ditto", "eager")]
 DROPOUT = ("sampler.dropout=0.3", "secure.threshold=0.3")
 MASKED = ("secure=masks", "secure.bits=62", "secure.precision=1e-9")
 
 
-@pytest.mark.parametrize(("algorithm", "engine"), others_slow(CASES, CASES[:1]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "engine"), [("scaffold", "fused"), ("ditto", "eager")])
 def test_the_masked_sum_is_the_plain_one_in_every_way_to_run(flfast_run, algorithm, engine):
     """With clients that drop out; in one process with either engine, and in two ranks."""
     settings = (*SMALL, *DROPOUT[:1], f"algorithm={algorithm}", "trainer.precision=64-true")

@@ -123,6 +123,7 @@ def test_every_yaml_builds_a_partition_that_is_random_in_its_rng_only(path, tmp_
     np.testing.assert_array_equal(labels, np.repeat(np.arange(10), 100))
 
 
+@pytest.mark.slow
 def test_every_partition_has_a_yaml_and_imports_without_torch():
     modules = [f"flfast.datamodules.partitions.{path.stem}" for path in YAMLS]
     program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"

@@ -168,6 +168,7 @@ def test_data_that_cannot_be_shifted_are_refused(name, options, examples, messag
         shift_examples(examples(), make(name, **options), whole(60, 4), seed=0)
 
 
+@pytest.mark.slow
 def test_both_engines_train_on_the_same_shifted_examples(make_data, make_federation):
     def rows(*, fused, **options):
         data = make_data([9] * 4, split=(0.2, 0.2), shift=make("noise", sigma=2.0), **options)

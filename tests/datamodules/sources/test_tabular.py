@@ -294,6 +294,7 @@ def test_real_tables_load_as_they_are(write, load, task, shape):
     np.testing.assert_array_equal(examples.targets.numpy().ravel(), data.target)
 
 
+@pytest.mark.slow
 def test_rows_with_categories_train_by_client(write, flfast_run):
     rng = np.random.default_rng(0)
     town = rng.choice(["Ulm", "Bonn", "Trier"], 300)

@@ -83,7 +83,7 @@ def vector(federation):
 SIZES = [5, 2, 9, 4, 7, 3, 6, 8]
 
 
-@pytest.mark.parametrize("count", [3, 8])
+@pytest.mark.parametrize("count", others_slow([3, 8], [3]))
 def test_equal_speeds_and_a_buffer_of_all_is_fedavg(make, count):
     rounds = make(SIZES, count, rounds=4)
     rounds.run()
@@ -163,7 +163,7 @@ def simulate(federation, *, steps, at_work, buffer, mixing):
             now = min(flight[0] for flight in flying)
 
 
-@pytest.mark.parametrize("problem", others_slow(range(20), range(4)))
+@pytest.mark.parametrize("problem", others_slow(range(20), range(2)))
 def test_the_written_out_simulation_gives_the_same_model(make, problem):
     rng = np.random.default_rng(problem)
     sizes = rng.integers(1, 12, size=rng.integers(4, 12)).tolist()
@@ -189,6 +189,7 @@ def test_the_written_out_simulation_gives_the_same_model(make, problem):
     assert vector(federation) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_each_client_counts_once_in_a_buffer_and_works_once_at_a_time(make):
     federation = make(SIZES, 4, rounds=40, make_pace=fedbuff(3), devices=uneven)
     federation.run()

@@ -8,6 +8,7 @@ import sliced_runs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import others_slow
 from sliced_runs import WAYS, last_row, mlp, stepped
 from torch.nn import functional as F
 
@@ -36,17 +37,22 @@ def fedavg(tmp_path_factory):
     return [sliced_runs.run(place / name, *MLP, *words, *WAYS["eager"]) for name, words in ways]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, fedavg, way):
-    def run(name, *words):
-        return sliced_runs.run(tmp_path / name, *MLP, *words, *WAYS[way])
-
-    plain, alike = fedavg
-    close(run("full", "topology=graph", "topology.kind=full", ALIKE), alike)
-    close(run("edge", "topology=tiers", "topology.edges=1"), plain)
+AS_FEDAVG = {
+    "full": ("topology=graph", "topology.kind=full", ALIKE),
+    "edge": ("topology=tiers", "topology.edges=1"),
     # Means of means with the weights of the edges' examples.
-    close(run("edges", "topology=tiers", "topology.cloud_every=1"), plain)
-    assert float(last_row(tmp_path / "edges")["topology/distance"]) < 1e-12
+    "edges": ("topology=tiers", "topology.cloud_every=1"),
+}
+
+
+@pytest.mark.parametrize("way", others_slow(WAYS, ["eager"]))
+@pytest.mark.parametrize("name", others_slow(AS_FEDAVG, ["full", "edges"]))
+def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, fedavg, way, name):
+    plain, alike = fedavg
+    found = sliced_runs.run(tmp_path / "run", *MLP, *AS_FEDAVG[name], *WAYS[way])
+    close(found, alike if name == "full" else plain)
+    if name == "edges":
+        assert float(last_row(tmp_path / "run")["topology/distance"]) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -123,6 +129,7 @@ def test_a_graph_and_edges_come_from_files(tmp_path):
     assert float(last_row(tmp_path / "run")["topology/distance"]) > 0
 
 
+@pytest.mark.slow
 def test_examples_of_held_out_clients_do_not_count(tmp_path):
     """The mean over edges is that over all who train, as without edges."""
     words = (*MLP, "sampler.holdout_clients=1", "split.test=0.25")
@@ -196,7 +203,7 @@ def test_edges_wait_for_their_clients_and_the_cloud_for_edges(tmp_path):
     assert times(tmp_path / "ideal") == pytest.approx([1, 2 + 2 * size / 125])
 
 
-@pytest.mark.parametrize("mixes", ["after", "before"])
+@pytest.mark.parametrize("mixes", others_slow(["after", "before"], ["after"]))
 def test_a_client_of_a_graph_waits_for_its_neighbours(tmp_path, mixes):
     path = tmp_path / "links"
     path.write_text("0 1\n1 2\n1 3\n")
@@ -245,7 +252,11 @@ def test_who_sits_a_round_out_goes_on_with_the_earliest_of_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["topology=graph", "algorithm=scaffold"], "needs a server that does more"),
+        pytest.param(
+            ["topology=graph", "algorithm=scaffold"],
+            "needs a server that does more",
+            marks=pytest.mark.slow,
+        ),
         (["topology=graph", "topology.kind=line"], "topology.kind=line: is no file"),
         (["topology=graph", "topology.changes=true"], "is for kind=random"),
         (["topology=graph", "topology.probability=0.5"], "topology.probability=0.5: is for kind"),
@@ -258,8 +269,16 @@ def test_who_sits_a_round_out_goes_on_with_the_earliest_of_the_others(tmp_path):
             ["topology=graph", "secure=masks"],
             "topology=graph with secure=masks: each node",
         ),
-        (["topology=tiers", "privacy=central"], "topology=tiers with privacy=central: each node"),
-        (["topology=graph", "pace=async"], "pace=async with topology=graph: "),
+        pytest.param(
+            ["topology=tiers", "privacy=central"],
+            "topology=tiers with privacy=central: each node",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["topology=graph", "pace=async"],
+            "pace=async with topology=graph: ",
+            marks=pytest.mark.slow,
+        ),
         (["topology=tiers", "pace.keep_first=2"], "pace.keep_first=2 with topology=tiers"),
     ],
 )
