@@ -108,6 +108,7 @@ def test_the_source_of_an_option_says_what_its_object_does(config_of, found, gro
     assert objects.breaks.keys() == said.breaks.keys()
 
 
+@pytest.mark.slow
 def test_pairs_of_objects_under_other_names_are_refused_as_their_options_are(
     config_of, found, renamed
 ):

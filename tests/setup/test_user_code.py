@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import others_slow
 
 from flfast.config.errors import ConfigError
 from flfast.setup import launch
@@ -148,11 +149,14 @@ def refusal(flfast_run, capsys, *overrides):
     return capsys.readouterr().err
 
 
+ALONE = [(*case, 1) for case in CASES]
+
+
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("group", "name", "ranks"),
     [
-        *((*case, 1) for case in CASES),
+        *others_slow(ALONE, [case for case in ALONE if case[1] != "GivesADict"]),
         ("model", "Quits", 2),
         pytest.param("model", "FailsInAnEpoch", 2, marks=pytest.mark.slow),
     ],

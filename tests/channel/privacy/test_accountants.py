@@ -127,7 +127,13 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("who", KINDS, ids=lambda who: who.kind)
+@pytest.mark.parametrize(
+    "who",
+    [
+        pytest.param(who, id=who.kind, marks=[pytest.mark.slow] * (who.kind == "fixed"))
+        for who in KINDS
+    ],
+)
 def test_monotone(who):
     def epsilon(rounds=100, multiplier=1.5, cohort=20):
         return central_epsilon(multiplier, DELTA, who._replace(cohort=cohort), "rdp")(rounds)

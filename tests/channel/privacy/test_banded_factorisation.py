@@ -53,6 +53,7 @@ def error(rounds, bands):
     return errors(np.linalg.inv(matrix(rounds, bands))).mean()
 
 
+@pytest.mark.slow
 @given(SHAPES)
 @settings(deadline=None, max_examples=40)
 def test_the_matrix(shape):

@@ -90,7 +90,11 @@ def test_single_examples(flfast_run):
             ("privacy=dp_ftrl", "privacy.bands=2", "sampler=cyclic"),
             "privacy.bands=2 with privacy.mechanism=tree: allowed",
         ),
-        (("privacy=central", "sampler=by_size"), "privacy=central with sampler=by_size"),
+        pytest.param(
+            ("privacy=central", "sampler=by_size"),
+            "privacy=central with sampler=by_size",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ("privacy=dp_sgd", "algorithm=fedsam"),
             "algorithm=fedsam with privacy=dp_sgd",

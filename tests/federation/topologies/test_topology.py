@@ -258,7 +258,11 @@ def test_who_sits_a_round_out_goes_on_with_the_earliest_of_the_others(tmp_path):
             marks=pytest.mark.slow,
         ),
         (["topology=graph", "topology.kind=line"], "topology.kind=line: is no file"),
-        (["topology=graph", "topology.changes=true"], "is for kind=random"),
+        pytest.param(
+            ["topology=graph", "topology.changes=true"],
+            "is for kind=random",
+            marks=pytest.mark.slow,
+        ),
         (["topology=graph", "topology.probability=0.5"], "topology.probability=0.5: is for kind"),
         (["topology=graph", "topology.kind=random"], "topology.probability=null: is for kind"),
         (["topology=graph", "sampler.holdout_clients=1"], "with 1 held-out clients"),
