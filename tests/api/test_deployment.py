@@ -131,6 +131,7 @@ def test_what_goes_wrong_in_the_field_has_a_row_and_the_run_goes_on(tmp_path):
     assert found[1, len(cases)]["status"] == "trained"
 
 
+@pytest.mark.slow
 def test_a_round_ends_with_its_first_uploads(tmp_path):
     """Nodes answer in the order 2, 1, 0; node 1 has nothing in round 2, so node 0 is in time."""
 

@@ -113,6 +113,7 @@ def test_a_test_set_may_lack_the_column_of_clients(texts):
     assert found.client_names == () and found.owner.tolist() == [*frame["who"], *[-1] * 48]
 
 
+@pytest.mark.slow
 def test_names_are_shown_wherever_numbers_were(quick):
     run = quick(
         *("algorithm=ditto", "callbacks=files", "local_epochs=1", "model=logistic"),

@@ -50,6 +50,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_ranks_of_a_script_give_the_numbers_of_one_process(start, tmp_path):
     command = program(start, tmp_path, RANKS)
     code, errors = command.end()

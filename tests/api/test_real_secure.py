@@ -100,6 +100,7 @@ DAMAGED = (
 )
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_a_reason(tmp_path):
     """In each round something else. The others go on."""
     words = f"rounds={len(DAMAGED)}", f"eval_every={len(DAMAGED)}", "secure=masks"

@@ -172,6 +172,7 @@ def test_what_was_written_of_a_round_without_checkpoint_is_written_anew(flfast_r
     assert_identical(go_on(flfast_run), whole)
 
 
+@pytest.mark.slow
 def test_events_after_the_checkpoint_are_written_anew(flfast_run):
     """Another folder gets the events up to the checkpoint; lost ones are a warning."""
     words = (*SMALL, EAGER, "pace=async", "devices=tiers")

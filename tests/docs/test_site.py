@@ -34,6 +34,7 @@ def leaves(node, prefix=""):
             yield f"{prefix}{key}"
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_option_and_key():
     for file in FILES:
         told = section(file)

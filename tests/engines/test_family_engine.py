@@ -230,7 +230,8 @@ def test_clients_with_slices_are_timed_and_fine_tuned_with_theirs(tmp_path):
     assert float(last["clock/seconds"]) > 0
 
 
-@pytest.mark.parametrize("place", others_slow([0, 1], [1]))
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0, 1])
 def test_virtual_time_is_that_of_the_clients_slice(tmp_path, place):
     """A forward pass of 64 inputs, h units and 10 classes: 2 (64 h + 10 h) operations."""
     of = "model.of=[{mlp: {hidden: [8]}}, {mlp: {hidden: [4]}}]"

@@ -154,6 +154,7 @@ def test_a_job_that_has_finished_is_not_repeated(tmp_path, launcher, every):
     assert [file.stat().st_mtime_ns for file in files] == before
 
 
+@pytest.mark.slow
 def test_a_job_whose_process_dies_has_failed(tmp_path):
     """An out-of-memory killer does this."""
     (tmp_path / "model.py").write_text(DIES, encoding="utf-8")

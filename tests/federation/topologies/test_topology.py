@@ -203,7 +203,8 @@ def test_edges_wait_for_their_clients_and_the_cloud_for_edges(tmp_path):
     assert times(tmp_path / "ideal") == pytest.approx([1, 2 + 2 * size / 125])
 
 
-@pytest.mark.parametrize("mixes", others_slow(["after", "before"], ["after"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mixes", ["after", "before"])
 def test_a_client_of_a_graph_waits_for_its_neighbours(tmp_path, mixes):
     path = tmp_path / "links"
     path.write_text("0 1\n1 2\n1 3\n")
