@@ -25,23 +25,20 @@ def pytest_collection_modifyitems(items):
     """
     followed = defaultdict(list)
     for item in items:
-        if item.path.parent == FOLDER and "_follow_the_" in item.name and has_cases(item):
+        has_cases = hasattr(item, "callspec")
+        if item.path.parent == FOLDER and "_follow_the_" in item.name and has_cases:
             followed[item.path, item.originalname].append(item)
     for cases in followed.values():
         fused = [item for item in cases if item.callspec.params.get("engine") is FusedTraining]
         for item in fused if len(fused) < len(cases) else fused[1:]:
             item.add_marker("slow")
         fast = [item for item in cases if item.get_closest_marker("slow") is None]
-        for item in set(fast) - set(covering(fast)):
+        for item in set(fast) - set(with_every_value(fast)):
             item.add_marker("slow")
 
 
-def has_cases(item):
-    return hasattr(item, "callspec")
-
-
-def covering(cases):
-    """Some of the cases, which use every value of every argument; the greedy choice."""
+def with_every_value(cases):
+    """Few of the cases, which use every value of every argument; the greedy choice."""
     chosen, missing = [], set().union(*map(arguments_of, cases))
     while missing:
         chosen.append(max(cases, key=lambda item: len(arguments_of(item) & missing)))

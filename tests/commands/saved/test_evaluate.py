@@ -269,8 +269,8 @@ def test_runs_without_the_weights_are_refused_with_what_saves_them(run_of, tmp_p
         evaluate(["split=test"])
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
 @pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
 def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algorithm):
     words = ["data=synthetic", "task=survival", "partition=natural", "data.num_clients=3"]
     words += ["data.num_examples=60", "data.num_test=30", "data.noise=0", "checkpoint.every=1"]
@@ -296,8 +296,8 @@ def test_survival_is_resumed_and_has_curves_of_the_servers_model(tmp_path, algor
         assert not (tmp_path / "own" / "survival.csv").exists()
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
 @pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
 def test_forecasts_are_resumed_and_in_units_of_the_data(tmp_path, algorithm):
     words = ["data=loads", "data.num_clients=3", "data.weeks=4", "data.window=24", "batch_size=32"]
     words += ["data.stride=24", "model=forecaster", "strategy=single", *FILES]

@@ -134,9 +134,9 @@ def test_a_sweep_is_not_overwritten(uninterrupted, tmp_path):
     assert "optimizer.lr: " in errors
 
 
-@pytest.mark.parametrize(("launcher", "every"), [*product(["packed", "basic"], [0, 1])])
-@pytest.mark.usefixtures("ran_once")
 @pytest.mark.slow
+@pytest.mark.usefixtures("ran_once")
+@pytest.mark.parametrize(("launcher", "every"), [*product(["packed", "basic"], [0, 1])])
 def test_a_job_that_has_finished_is_not_repeated(tmp_path, launcher, every):
     """Its result is known without a checkpoint, whichever settings the launcher adds."""
     kept = [
