@@ -39,6 +39,7 @@ from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.federation.loop import Federation
 from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.output.results.outcome import StoppedError
+from flfast.state.folder import shell_setting
 from flfast.state.machine import free_memory
 from flfast.state.store import ClientStates, Kept
 from flfast.state.tensor_file import write_tensors
@@ -327,9 +328,8 @@ class CheckpointKeeper:
             log.warning("stopped after round %d, without a checkpoint", round_idx)
             return
         log.warning(
-            "stopped after round %d; to resume, repeat the command with: "
-            "resume=auto hydra.run.dir=%s",
-            *(round_idx, self._run_dir),
+            "stopped after round %d; to resume, repeat the command with: resume=auto %s",
+            *(round_idx, shell_setting("hydra.run.dir", self._run_dir)),
         )
 
 

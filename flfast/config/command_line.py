@@ -19,6 +19,7 @@ from omegaconf.grammar_parser import parse
 
 from flfast.config.errors import ConfigError, refused
 from flfast.state.environment import LEAST, integer
+from flfast.state.folder import folder_setting
 from flfast.state.messages import first_line
 
 _EITHER = ("local_epochs", "local_steps")
@@ -46,6 +47,16 @@ def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
     ]
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def at_home(word: str) -> str:
+    """An override whose value begins with `~`, a user's folder, as a shell would pass its path.
+
+    Shells do so for words of their own only, and Hydra cannot read a `~`.
+    """
+    key, _, path = word.partition("=")
+    place = os.path.expanduser(path)  # noqa: PTH111 - `~nobody` stays for Hydra's message
+    return word if place == path or "," in path else folder_setting(key, place)
 
 
 def implied(words: Sequence[str]) -> list[str]:

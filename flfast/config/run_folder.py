@@ -20,38 +20,54 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
-from flfast.config.folder_lock import FolderLock, missing_folders
+from flfast.config.folder_lock import FolderLock, end_logs, missing_folders
 from flfast.output.results.outcome import StoppedAtEndError, outcome_of, read_result, write_result
 from flfast.state.environment import integer
+from flfast.state.folder import literal, real_folder, text_setting
 from flfast.state.messages import one_line
 
 log = logging.getLogger(__name__)
 
 
 class RunFolder(Callback):
-    """Hydra's callback that locks the folders of runs, sweeps, and jobs of sweeps."""
+    """Hydra's callback that locks the folders of runs, sweeps, and jobs of sweeps.
+
+    Whatever Hydra does afterwards is in the same folder, however its path was written.
+    """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Lock a run's folder before Hydra writes into it."""
-        _hold(config.hydra.run.dir, "hydra.run.dir")
+        folder = real_folder(config.hydra.run.dir)
+        config.hydra.run.dir = literal(folder)
+        _hold(folder, "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Lock a sweep's folder before Hydra writes into it."""
-        _hold(config.hydra.sweep.dir, "hydra.sweep.dir")
+        sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
+        folder = real_folder(config.hydra.sweep.dir)
+        config.hydra.sweep.dir = literal(folder)
+        # Launchers compose each job anew, which may have values of its own for `${...}`.
+        text = os.path.expanduser(sweep["dir"])  # noqa: PTH111 - as `real_folder`
+        text = text if "${" in text else literal(folder)
+        config.hydra.overrides.hydra.append(text_setting("hydra.sweep.dir", text))
+        _hold(folder, "hydra.sweep.dir")
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Lock the folder of a sweep's job; that of a single run is locked already."""
-        _hold(config.hydra.runtime.output_dir, "hydra.sweep.subdir")
+        lock_job(config)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Release the folder of a sweep's job."""
-        lock = _held.get(Path(config.hydra.runtime.output_dir))
-        if lock is not None and config.hydra.mode == RunMode.MULTIRUN:
-            _held.pop(lock.folder).release()
+        folder = real_folder(config.hydra.runtime.output_dir)
+        if folder in _held and config.hydra.mode == RunMode.MULTIRUN:
+            _held.pop(folder).release()
 
 
 _held: dict[Path, FolderLock] = {}
 """Locks of this process. Not in the callback, which launchers of sweeps pickle."""
+
+_refused: dict[Path, ConfigError] = {}
+"""Why the folder of a sweep's job could not be locked."""
 
 _made: dict[Path, list[Path]] = {}
 """Folders that `new_folder` made for each folder of a run, which are not locked yet."""
@@ -62,9 +78,9 @@ def locked_folder() -> str | None:
     return str(next(reversed(_held))) if _held else None
 
 
-def is_held(folder: Path) -> bool:
+def is_held(folder: str | Path) -> bool:
     """Whether this process has locked the folder."""
-    return folder.absolute() in _held
+    return real_folder(folder) in _held
 
 
 def release_folders() -> None:
@@ -78,11 +94,13 @@ def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
     """Context that locks the folder of a run from Python; messages name it by the setting `key`.
 
     Raises:
-        ConfigError: if another run holds the lock, or the folder cannot be written.
+        FolderBusyError: if another process holds the lock.
+        ConfigError: if this process does, or the folder cannot be written.
     """
+    folder = real_folder(folder)
     if folder in _held:
         raise ConfigError(f"{key}={folder}: this process writes there; allowed: another folder")
-    _lock(folder, key)
+    _lock(folder, f"{key}={folder}")
     try:
         yield
     finally:
@@ -90,9 +108,32 @@ def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
             _held.pop(folder).release()
 
 
-def _lock(folder: Path, key: str) -> None:
-    if not _is_later_rank():  # rank 0's folder is that of the run
-        _held[folder] = FolderLock(folder, key=key, made=_made.pop(folder, None))
+def lock_job(config: DictConfig) -> bool:
+    """Lock the folder of a sweep's job; whether that was possible. `check_lock` says why not."""
+    folder, sweep = real_folder(config.hydra.runtime.output_dir), config.hydra.sweep
+    place = f"hydra.sweep.dir={real_folder(sweep.dir)} hydra.sweep.subdir={sweep.subdir}"
+    try:
+        _lock(folder, place)
+    except ConfigError as error:
+        _refused[folder] = error
+        end_logs(folder)
+    return folder not in _refused
+
+
+def check_lock(folder: Path) -> None:
+    """Refuse to run in the folder of a job that could not be locked.
+
+    Raises:
+        FolderBusyError: if another process has it.
+        ConfigError: if it cannot be written.
+    """
+    if folder in _refused:
+        raise _refused.pop(folder)
+
+
+def _lock(folder: Path, setting: str) -> None:
+    if folder not in _held and not _is_later_rank():  # rank 0's folder is that of the run
+        _held[folder] = FolderLock(folder, setting=setting, made=_made.pop(folder, None))
 
 
 def recorded(folder: Path, train: Callable[[], float | None]) -> float | None:
@@ -122,12 +163,9 @@ def _record(folder: Path, value: float | None, error: BaseException | None) -> N
         write_result(folder, end)
 
 
-def _hold(name: str, key: str) -> None:
-    folder = Path(name).absolute()
-    if folder in _held:
-        return
+def _hold(folder: Path, key: str) -> None:
     try:
-        _lock(folder, key)
+        _lock(folder, f"{key}={folder}")
     except ConfigError as error:
         # Hydra turns exceptions of callbacks into warnings, except this one.
         sys.exit(explain(error, conf=""))
@@ -140,7 +178,7 @@ def new_folder(name: str) -> str:
     """
     if _is_later_rank():
         return f"{name}-ranks"
-    made = missing_folders(Path(name).absolute().parent)
+    made = missing_folders(real_folder(name).parent)
     try:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         for number in count(1):
@@ -149,7 +187,7 @@ def new_folder(name: str) -> str:
                 Path(folder).mkdir()
             except FileExistsError:
                 continue
-            place = Path(folder).absolute()
+            place = real_folder(folder)
             _made[place] = [place, *made]
             return folder
     except OSError:  # the lock will fail, too, with a message

@@ -30,6 +30,7 @@ from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import RunFolder, hold_folder
 from flfast.output.results.formats import readable
 from flfast.output.results.outcome import holds_run
+from flfast.state.folder import folder_setting, real_folder
 from flfast.state.messages import one_line
 
 _ALWAYS = (
@@ -41,7 +42,7 @@ _OF_EXAMPLES = ("data=npz", "partition=natural", "model=logistic", "split.val=0"
 
 def run_folder(folder: Path, row: ConformanceRow, variant: str, seed: int) -> Path:
     """Folder of a run of a row."""
-    return folder.absolute() / row.name / f"{variant}-{seed}"
+    return real_folder(folder) / row.name / f"{variant}-{seed}"
 
 
 def run_rows(
@@ -64,7 +65,7 @@ def run_rows(
         ConfigError: if a job cannot be composed, or another process has the folder.
         StoppedError: if a job received a stop request.
     """
-    place = folder.absolute()
+    place = real_folder(folder)
     with hold_folder(place, key="folder"):
         jobs: list[JobConfig] = []
         for row in rows:
@@ -90,8 +91,7 @@ def _runs(row: ConformanceRow, folder: Path) -> list[tuple[list[str], Path]]:
     if row.examples is not None:
         data = folder / row.name / "examples"
         _write(row.examples, data)
-        quoted = str(data).replace("\\", "\\\\").replace("'", "\\'")
-        settings = [*_ALWAYS, *_OF_EXAMPLES, f"data.root='{quoted}'", *row.settings]
+        settings = [*_ALWAYS, *_OF_EXAMPLES, folder_setting("data.root", data), *row.settings]
     return [
         ([*settings, *variant.settings, f"seed={seed}"], run_folder(folder, row, name, seed))
         for name, variant in row.variants.items()

@@ -31,8 +31,10 @@ from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.live import JobTable
 from flfast.commands.sweeps.workers import Slot, slots
 from flfast.config.job import typed_overrides
+from flfast.config.run_folder import lock_job
 from flfast.distributed.child import begin_child, start_child
 from flfast.output.results.outcome import EXIT_STOPPED, StoppedError
+from flfast.state.folder import shell_setting
 from flfast.state.messages import one_line
 from flfast.state.output_streams import surviving_output
 
@@ -66,8 +68,8 @@ def run_forked(
 def run_into_log(context: HydraContext, task: TaskFunction, config: DictConfig) -> JobReturn:
     """Run a job; its output, and all later output of this process, goes into its folder."""
     folder = Path(config.hydra.runtime.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    output = (folder / OUTPUT).open("a", encoding="utf-8", buffering=1)
+    place = folder / OUTPUT if lock_job(config) else Path(os.devnull)  # the folder is another's
+    output = place.open("a", encoding="utf-8", buffering=1)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         stream.flush()
         os.dup2(output.fileno(), number)
@@ -113,7 +115,7 @@ def launch(
     try:
         return run_batch(context, task, jobs, workers=workers)
     except StoppedError:
-        log.warning(GO_ON, config.hydra.sweep.dir)
+        log.warning(GO_ON, shell_setting("hydra.sweep.dir", config.hydra.sweep.dir))
         raise
 
 

@@ -16,6 +16,7 @@ from flfast.commands.sweeps.packed import compose_batch, job_died, pickled, run_
 from flfast.commands.sweeps.workers import cores_of
 from flfast.config.errors import ConfigError
 from flfast.output.results.outcome import StoppedError
+from flfast.state.folder import shell_setting
 from flfast.state.messages import one_line
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def launch(
                 ray.cancel(run)  # SIGINT for a job that runs; a second one would end it at once
             stopping = stopped
     if stopped:
-        log.warning(GO_ON, config.hydra.sweep.dir)
+        log.warning(GO_ON, shell_setting("hydra.sweep.dir", config.hydra.sweep.dir))
         raise StoppedError
     return [results[job.num] for job in jobs]
 
