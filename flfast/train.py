@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flfast.commands.sweeps.job_folders import GO_ON
+from flfast.commands.sweeps.job_folders import going_on
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides, implied
 from flfast.config.composition import CONF, VERSION_BASE
@@ -27,10 +27,10 @@ from flfast.config.explain import explain
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
-from flfast.config.run_folder import check_lock, locked_folder, recorded, release_folders
+from flfast.config.run_folder import lock_job, locked_folder, recorded, release_folders
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
-from flfast.state.folder import real_folder, shell_setting
+from flfast.state.folder import real_folder
 from flfast.state.output_streams import surviving_output
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
@@ -47,14 +47,13 @@ if sys.version_info >= (3, 14):
 def run_job(config: DictConfig) -> float | None:
     """Train with a composed config, inside of Hydra; returns the result for its sweepers."""
     composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
+    lock_job(composed)
     job = HydraJob.of(composed, config)
-    check_lock(job.folder)
     config = job.fill(config)
     check(config)
     phases = compose_phases(config, job.compose)
     multirun = composed.hydra.mode == RunMode.MULTIRUN
-    sweep = real_folder(composed.hydra.sweep.dir)
-    place = f"hydra.sweep.dir={sweep}" if multirun else None
+    place = f"hydra.sweep.dir={real_folder(composed.hydra.sweep.dir)}" if multirun else None
     config = phases[0].config
     # Other ranks, of torchrun or srun, have to hear that the run finished.
     shares_world = any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
@@ -67,7 +66,7 @@ def run_job(config: DictConfig) -> float | None:
         return recorded(job.folder, partial(_train, phases, job))
     except StoppedError as stop:
         if multirun:
-            log.warning(GO_ON, shell_setting("hydra.sweep.dir", sweep))
+            log.warning(going_on(composed))
         elif isinstance(stop, StoppedAtEndError):
             return stop.value
         raise

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.api.arguments import check_objects, check_settings, check_words
 from flfast.api.result import Run
+from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides, implied
@@ -91,7 +92,8 @@ def run(  # noqa: PLR0913 - one parameter an option
     Raises:
         ConfigError: with the command line's message, if a setting cannot be run; also inside
             `torch.inference_mode` and `torch.autocast`, and with another default device or dtype.
-        RunStopped: after the round and a checkpoint, on Ctrl-C, SIGTERM or SIGUSR1.
+        RunStopped: after the round and a checkpoint, on Ctrl-C, SIGTERM or SIGUSR1. After the last
+            round there is no other: the run finishes, and the program gets the signal then.
     """
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise ConfigError(
@@ -120,6 +122,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         return run_composed(composed(words), own, folder)
 
 
+@signals_afterwards()
 def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **further: Any) -> Run:
     """Run a composed config; `further` are arguments of `setup/launch.py`."""
     for group, node in own.nodes.items():  # for titles

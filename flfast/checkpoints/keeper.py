@@ -8,6 +8,7 @@ copied, since they may not fit in memory: the run waits until they are in its bu
 import errno
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -39,7 +40,6 @@ from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.federation.loop import Federation
 from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.output.results.outcome import StoppedError
-from flfast.state.folder import shell_setting
 from flfast.state.machine import free_memory
 from flfast.state.store import ClientStates, Kept
 from flfast.state.tensor_file import write_tensors
@@ -329,7 +329,7 @@ class CheckpointKeeper:
             return
         log.warning(
             "stopped after round %d; to resume, repeat the command with: resume=auto %s",
-            *(round_idx, shell_setting("hydra.run.dir", self._run_dir)),
+            *(round_idx, shlex.quote(f"hydra.run.dir={self._run_dir}")),
         )
 
 

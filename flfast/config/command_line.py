@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    Override,
+    Quote,
+    QuotedString,
+    RangeSweep,
+)
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
@@ -19,7 +26,6 @@ from omegaconf.grammar_parser import parse
 
 from flfast.config.errors import ConfigError, refused
 from flfast.state.environment import LEAST, integer
-from flfast.state.folder import folder_setting
 from flfast.state.messages import first_line
 
 _EITHER = ("local_epochs", "local_steps")
@@ -56,7 +62,8 @@ def at_home(word: str) -> str:
     """
     key, _, path = word.partition("=")
     place = os.path.expanduser(path)  # noqa: PTH111 - `~nobody` stays for Hydra's message
-    return word if place == path or "," in path else folder_setting(key, place)
+    quoted = QuotedString(place, Quote.single).with_quotes()
+    return word if place == path or "," in path else f"{key}={quoted}"
 
 
 def implied(words: Sequence[str]) -> list[str]:

@@ -127,6 +127,7 @@ class FolderLock:
                 holder = file.read() or "another run"
                 # Two mounts of a disk, for instance, give a folder two names.
                 holder = "this process" if holder == _this_process() else holder
+                end_logs(self.folder)
                 raise FolderBusyError(busy(self._setting, holder)) from None
             time.sleep(0.1)
             return False

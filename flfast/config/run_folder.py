@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -20,10 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
-from flfast.config.folder_lock import FolderLock, end_logs, missing_folders
+from flfast.config.folder_lock import FolderLock, missing_folders
 from flfast.output.results.outcome import StoppedAtEndError, outcome_of, read_result, write_result
 from flfast.state.environment import integer
-from flfast.state.folder import literal, real_folder, text_setting
+from flfast.state.folder import literal, real_folder
 from flfast.state.messages import one_line
 
 log = logging.getLogger(__name__)
@@ -47,14 +48,10 @@ class RunFolder(Callback):
         folder = real_folder(config.hydra.sweep.dir)
         config.hydra.sweep.dir = literal(folder)
         # Launchers compose each job anew, which may have values of its own for `${...}`.
-        text = os.path.expanduser(sweep["dir"])  # noqa: PTH111 - as `real_folder`
-        text = text if "${" in text else literal(folder)
-        config.hydra.overrides.hydra.append(text_setting("hydra.sweep.dir", text))
+        if "${" not in sweep["dir"] or sweep["dir"].startswith("~"):
+            quoted = QuotedString(literal(folder), Quote.single).with_quotes()
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted}")
         _hold(folder, "hydra.sweep.dir")
-
-    def on_job_start(self, config: DictConfig, **_: Any) -> None:
-        """Lock the folder of a sweep's job; that of a single run is locked already."""
-        lock_job(config)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Release the folder of a sweep's job."""
@@ -65,9 +62,6 @@ class RunFolder(Callback):
 
 _held: dict[Path, FolderLock] = {}
 """Locks of this process. Not in the callback, which launchers of sweeps pickle."""
-
-_refused: dict[Path, ConfigError] = {}
-"""Why the folder of a sweep's job could not be locked."""
 
 _made: dict[Path, list[Path]] = {}
 """Folders that `new_folder` made for each folder of a run, which are not locked yet."""
@@ -108,31 +102,21 @@ def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
             _held.pop(folder).release()
 
 
-def lock_job(config: DictConfig) -> bool:
-    """Lock the folder of a sweep's job; whether that was possible. `check_lock` says why not."""
-    folder, sweep = real_folder(config.hydra.runtime.output_dir), config.hydra.sweep
-    place = f"hydra.sweep.dir={real_folder(sweep.dir)} hydra.sweep.subdir={sweep.subdir}"
-    try:
-        _lock(folder, place)
-    except ConfigError as error:
-        _refused[folder] = error
-        end_logs(folder)
-    return folder not in _refused
-
-
-def check_lock(folder: Path) -> None:
-    """Refuse to run in the folder of a job that could not be locked.
+def lock_job(config: DictConfig) -> None:
+    """Lock the folder of a sweep's job; that of a single run is locked already.
 
     Raises:
-        FolderBusyError: if another process has it.
-        ConfigError: if it cannot be written.
+        FolderBusyError: if another process holds the lock.
+        ConfigError: if the folder cannot be written.
     """
-    if folder in _refused:
-        raise _refused.pop(folder)
+    folder, sweep = real_folder(config.hydra.runtime.output_dir), config.hydra.sweep
+    if folder not in _held:
+        place = f"hydra.sweep.dir={real_folder(sweep.dir)} hydra.sweep.subdir={sweep.subdir}"
+        _lock(folder, place)
 
 
 def _lock(folder: Path, setting: str) -> None:
-    if folder not in _held and not _is_later_rank():  # rank 0's folder is that of the run
+    if not _is_later_rank():  # rank 0's folder is that of the run
         _held[folder] = FolderLock(folder, setting=setting, made=_made.pop(folder, None))
 
 

@@ -30,7 +30,7 @@ from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import RunFolder, hold_folder
 from flfast.output.results.formats import readable
 from flfast.output.results.outcome import holds_run
-from flfast.state.folder import folder_setting, real_folder
+from flfast.state.folder import real_folder
 from flfast.state.messages import one_line
 
 _ALWAYS = (
@@ -91,7 +91,8 @@ def _runs(row: ConformanceRow, folder: Path) -> list[tuple[list[str], Path]]:
     if row.examples is not None:
         data = folder / row.name / "examples"
         _write(row.examples, data)
-        settings = [*_ALWAYS, *_OF_EXAMPLES, folder_setting("data.root", data), *row.settings]
+        quoted = str(data).replace("\\", "\\\\").replace("'", "\\'")
+        settings = [*_ALWAYS, *_OF_EXAMPLES, f"data.root='{quoted}'", *row.settings]
     return [
         ([*settings, *variant.settings, f"seed={seed}"], run_folder(folder, row, name, seed))
         for name, variant in row.variants.items()

@@ -23,7 +23,6 @@ from flfast.commands.doctor.checks import (
     writable,
 )
 from flfast.output.results.table import read_rows
-from flfast.state.folder import folder_setting
 
 _ROUNDS = 10
 
@@ -66,8 +65,8 @@ def _default_run(train: Callable[[], None], folder: Path | None) -> tuple[bool, 
     """Run the command with its defaults for a few rounds, in a temporary folder."""
     parent = folder and next(p for p in (folder, *folder.absolute().parents) if p.exists())
     with tempfile.TemporaryDirectory(prefix="flfast-doctor-", dir=parent) as run_dir:
-        words = (f"rounds={_ROUNDS}", folder_setting("hydra.run.dir", run_dir))
-        code, message = _run_command(train, *words)
+        quoted = run_dir.replace("\\", "\\\\").replace("'", "\\'")
+        code, message = _run_command(train, f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")
         if code:
             return False, message
         last = read_rows(Path(run_dir) / "metrics.csv")[-1]

@@ -1,6 +1,7 @@
 """The folders of a sweep's jobs: refused before the first job, marked after one. Torch-free."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,9 +31,6 @@ from flfast.output.results.outcome import Result, holds_run, read_result, write_
 from flfast.state.folder import literal, real_folder
 from flfast.state.messages import one_line
 
-GO_ON = "to go on with the sweep, repeat the command with: resume=auto %s"
-"""Message of a sweep that is stopped; takes the setting of its folder."""
-
 
 class JobFolders(Callback):
     """Hydra's callback that checks the folders of a sweep's jobs, and marks those that failed."""
@@ -52,6 +50,12 @@ class JobFolders(Callback):
         ours = is_held(config.hydra.runtime.output_dir)
         if config.hydra.mode == RunMode.MULTIRUN and failed and ours:
             record_failure(config, job_return._return_value)  # noqa: SLF001 - return_value raises
+
+
+def going_on(config: DictConfig) -> str:
+    """The line of a sweep that is stopped."""
+    setting = shlex.quote(f"hydra.sweep.dir={real_folder(config.hydra.sweep.dir)}")
+    return f"to go on with the sweep, repeat the command with: resume=auto {setting}"
 
 
 class JobConfig(NamedTuple):

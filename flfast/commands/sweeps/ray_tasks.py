@@ -11,12 +11,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import StopRequests
-from flfast.commands.sweeps.job_folders import GO_ON, JobConfig
+from flfast.commands.sweeps.job_folders import JobConfig, going_on
 from flfast.commands.sweeps.packed import compose_batch, job_died, pickled, run_into_log, show
 from flfast.commands.sweeps.workers import cores_of
 from flfast.config.errors import ConfigError
 from flfast.output.results.outcome import StoppedError
-from flfast.state.folder import shell_setting
 from flfast.state.messages import one_line
 
 log = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ def launch(
                 ray.cancel(run)  # SIGINT for a job that runs; a second one would end it at once
             stopping = stopped
     if stopped:
-        log.warning(GO_ON, shell_setting("hydra.sweep.dir", config.hydra.sweep.dir))
+        log.warning(going_on(config))
         raise StoppedError
     return [results[job.num] for job in jobs]
 

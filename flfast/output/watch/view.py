@@ -4,6 +4,7 @@ Torch-free.
 """
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
@@ -16,7 +17,6 @@ from flfast.output.results.columns import VIEWS
 from flfast.output.results.formats import count, readable, value
 from flfast.output.results.history import Row, last_value, number, series
 from flfast.output.watch.folder import Progress
-from flfast.state.folder import shell_setting
 from flfast.state.messages import printable
 from flfast.tasks.names import SCORES
 
@@ -78,8 +78,8 @@ def _advice(job: Progress) -> list[Text]:
     if job.status not in {"stopped", "failed", "killed"}:
         return []
     sweep = job.folder.parent if (job.folder.parent / "multirun.yaml").exists() else None
-    place = "hydra.sweep.dir" if sweep else "hydra.run.dir", sweep or job.folder
-    return [Text(f"go on with: resume=auto {printable(shell_setting(*place))}", style="bold")]
+    place = f"hydra.sweep.dir={sweep}" if sweep else f"hydra.run.dir={job.folder}"
+    return [Text(f"go on with: resume=auto {printable(shlex.quote(place))}", style="bold")]
 
 
 def sweep_table(jobs: Sequence[Progress]) -> Table:
