@@ -69,7 +69,7 @@ class Client:
     ) -> None:
         self._overrides, self._client_id = overrides, client_id
         self._seeded_noise = seeded_noise
-        self._folder = Path(folder)
+        self._folder = real_folder(folder)
         self._build = lru_cache(maxsize=1)(self._built)
 
     def answer(self, request: bytes) -> bytes:
@@ -91,7 +91,7 @@ class Client:
     def _built(self, num_clients: int) -> tuple[Node, Message]:
         own = Own(client=(self._client_id, num_clients))
         config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
-        config.hydra.runtime.output_dir = literal(real_folder(self._folder))
+        config.hydra.runtime.output_dir = literal(self._folder)
         job = HydraJob.of(config, without_hydra(deepcopy(config)), own)
         phases = compose_phases(job.fill(job.given), job.compose)
         node, data = build_node(phases, job, self._client_id, self._folder / "states")

@@ -28,7 +28,7 @@ _unserved: list[int] = []
 
 @contextmanager
 def signals_afterwards() -> Iterator[None]:
-    """Context of a program's run: a signal that the run could not serve reaches the program then."""
+    """Context of a run in a program, which gets a signal that came too late for the run then."""
     _unserved.clear()
     try:
         yield

@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import (
-    ChoiceSweep,
-    Glob,
-    Override,
-    Quote,
-    QuotedString,
-    RangeSweep,
-)
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
@@ -56,14 +49,10 @@ def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
 
 
 def at_home(word: str) -> str:
-    """An override whose value begins with `~`, a user's folder, as a shell would pass its path.
-
-    Shells do so for words of their own only, and Hydra cannot read a `~`.
-    """
+    """An override with a user's folder for a `~` before its value, which Hydra cannot read."""
     key, _, path = word.partition("=")
     place = os.path.expanduser(path)  # noqa: PTH111 - `~nobody` stays for Hydra's message
-    quoted = QuotedString(place, Quote.single).with_quotes()
-    return word if place == path or "," in path else f"{key}={quoted}"
+    return word if place == path or re.search("[,'\\\\]", place) else f"{key}='{place}'"
 
 
 def implied(words: Sequence[str]) -> list[str]:

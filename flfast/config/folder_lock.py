@@ -143,9 +143,7 @@ class FolderLock:
 
 def busy(setting: str, holder: str) -> str:
     """The message for a folder that is in use."""
-    return (
-        f"{setting}: {holder} writes there; allowed: another folder, or wait until that run ends"
-    )
+    return f"{setting}: {holder} writes there; allowed: another folder, or wait until it ends"
 
 
 def _this_process() -> str:

@@ -31,10 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class RunFolder(Callback):
-    """Hydra's callback that locks the folders of runs, sweeps, and jobs of sweeps.
-
-    Whatever Hydra does afterwards is in the same folder, however its path was written.
-    """
+    """Hydra's callback that locks the folders of runs, sweeps, and jobs of sweeps."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Lock a run's folder before Hydra writes into it."""

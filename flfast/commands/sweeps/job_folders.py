@@ -45,10 +45,8 @@ class JobFolders(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Record why a job failed before its run was accepted; the run itself cannot."""
-        failed = job_return.status == JobStatus.FAILED
-        # What another process has locked says nothing of this job.
-        ours = is_held(config.hydra.runtime.output_dir)
-        if config.hydra.mode == RunMode.MULTIRUN and failed and ours:
+        failed = config.hydra.mode == RunMode.MULTIRUN and job_return.status == JobStatus.FAILED
+        if failed and is_held(config.hydra.runtime.output_dir):  # a busy folder is another run's
             record_failure(config, job_return._return_value)  # noqa: SLF001 - return_value raises
 
 
@@ -107,7 +105,7 @@ def check_jobs(sweep: DictConfig) -> None:
             try:
                 _check_job(job, setting)
             except ConfigError as error:
-                raise ConfigError(f"job {num}: {error}") from None
+                raise type(error)(f"job {num}: {error}") from None
 
 
 def parsed_overrides(sweep: DictConfig) -> list[Override]:

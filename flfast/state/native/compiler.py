@@ -67,10 +67,7 @@ def missing() -> str | None:
         except OSError as error:  # a torch that its maker changed, but not its version
             log.warning("%s does not fit this torch: %s", library.name, first_line(error))
     try:
-        library = compiled()
-        if not library.exists():  # removed in between, as it had not been used for long
-            library = compiled()
-        torch.ops.load_library(str(library))
+        torch.ops.load_library(str(compiled()))
     except (OSError, RuntimeError) as error:
         reason = first_line(error)
         log.warning("training takes longer, as our C++ is missing: %s", reason)
