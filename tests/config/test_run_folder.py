@@ -226,6 +226,7 @@ def test_a_run_is_the_same_by_every_spelling_of_its_folder(command, tmp_path):
     assert not list((home / "here").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", LAUNCHERS)
 def test_a_sweep_is_the_same_by_every_spelling_of_its_folder(command, tmp_path, capfd, more):
     sweep = tmp_path / "my home" / "s"
