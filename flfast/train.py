@@ -30,8 +30,8 @@ from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import lock_job, locked_folder, recorded, release_folders
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
-from flfast.state.folder import real_folder
 from flfast.state.output_streams import surviving_output
+from flfast.state.real_folder import real_folder
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 

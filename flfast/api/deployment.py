@@ -34,7 +34,7 @@ from flfast.setup.real_clients import (
     greeting,
     use_real_clients,
 )
-from flfast.state.folder import literal, real_folder
+from flfast.state.real_folder import literal, real_folder
 
 log = logging.getLogger(__name__)
 

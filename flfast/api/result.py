@@ -20,7 +20,7 @@ from flfast.output.results.history import Row, parsed
 from flfast.output.results.outcome import Outcome, outcome
 from flfast.output.results.runs import read_choices
 from flfast.output.results.table import read_clients, read_history
-from flfast.state.folder import real_folder
+from flfast.state.real_folder import real_folder
 
 if TYPE_CHECKING:
     from torch import nn

@@ -30,7 +30,7 @@ from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import hold_folder, recorded
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
-from flfast.state.folder import literal, real_folder
+from flfast.state.real_folder import literal, real_folder
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,8 +22,8 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
-from flfast.state.folder import real_folder
 from flfast.state.moved import renamed
+from flfast.state.real_folder import real_folder
 from flfast.state.regular_file import read_file
 
 ABOUT = "about.json"

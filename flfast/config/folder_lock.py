@@ -16,7 +16,7 @@ from typing import TextIO
 
 from flfast.config.errors import ConfigError, FolderBusyError
 from flfast.output.results.outcome import LOCK
-from flfast.state.folder import real_folder
+from flfast.state.real_folder import real_folder
 from flfast.state.regular_file import opener
 
 log = logging.getLogger(__name__)

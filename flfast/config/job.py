@@ -15,8 +15,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from flfast.config.composition import compose, sources_of, without_hydra
 from flfast.config.family_options import fill_members
 from flfast.config.own import NOTHING, Own
-from flfast.state.folder import real_folder
 from flfast.state.moved import new_path, old_targets
+from flfast.state.real_folder import real_folder
 
 log = logging.getLogger(__name__)
 

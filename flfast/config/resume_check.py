@@ -16,7 +16,7 @@ from flfast.config.saved_config import looked_up
 from flfast.output.results.outcome import Result, holds_run, outcome, read_result
 from flfast.state.config_keys import influence
 from flfast.state.environment import UNNAMED, integer, launch_id
-from flfast.state.folder import real_folder
+from flfast.state.real_folder import real_folder
 
 
 def plain_config(config: DictConfig) -> dict[str, Any]:

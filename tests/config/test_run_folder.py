@@ -24,7 +24,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import FolderLock
 from flfast.config.run_folder import hold_folder, is_held, new_folder
 from flfast.output.results.outcome import EXIT_BUSY
-from flfast.state.folder import literal, real_folder
+from flfast.state.real_folder import literal, real_folder
 
 LONG = ("rounds=400", "local_epochs=1", "callbacks=none", "eval_every=400", "model=logistic")
 DDP = ("strategy=ddp", "trainer.devices=2")

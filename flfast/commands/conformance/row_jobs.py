@@ -30,8 +30,8 @@ from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import RunFolder, hold_folder
 from flfast.output.results.formats import readable
 from flfast.output.results.outcome import holds_run
-from flfast.state.folder import real_folder
 from flfast.state.messages import one_line
+from flfast.state.real_folder import real_folder
 
 _ALWAYS = (
     *("callbacks=none", "trainer.devices=1", "strategy=single", "resume=auto"),

@@ -28,8 +28,8 @@ from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder, finished_before, recorded_config
 from flfast.config.run_folder import is_held
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
-from flfast.state.folder import literal, real_folder
 from flfast.state.messages import one_line
+from flfast.state.real_folder import literal, real_folder
 
 
 class JobFolders(Callback):
