@@ -1,7 +1,8 @@
 """The command `python -m flfast.conformance LEVEL [ROW...]`: published results, run and judged.
 
 Exit codes: 0; 1 if a row misses that is known to hold, or held before in the same folder; 2 for a
-wrong word; 75 if it was stopped, and goes on with the same command.
+wrong word; 73 if another process runs rows in the folder; 75 if it was stopped, and goes on with
+the same command.
 """
 
 import sys

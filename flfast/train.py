@@ -18,19 +18,20 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from flfast.commands.sweeps.job_folders import GO_ON
+from flfast.commands.sweeps.job_folders import going_on
 from flfast.config.check import check
-from flfast.config.command_line import check_environment, check_overrides, implied
+from flfast.config.command_line import at_home, check_environment, check_overrides, implied
 from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
-from flfast.config.run_folder import locked_folder, recorded, release_folders
+from flfast.config.run_folder import lock_job, locked_folder, recorded, release_folders
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
 from flfast.state.output_streams import surviving_output
+from flfast.state.real_folder import real_folder
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 
@@ -46,12 +47,13 @@ if sys.version_info >= (3, 14):
 def run_job(config: DictConfig) -> float | None:
     """Train with a composed config, inside of Hydra; returns the result for its sweepers."""
     composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
+    lock_job(composed)
     job = HydraJob.of(composed, config)
     config = job.fill(config)
     check(config)
     phases = compose_phases(config, job.compose)
     multirun = composed.hydra.mode == RunMode.MULTIRUN
-    place = f"hydra.sweep.dir={composed.hydra.sweep.dir}" if multirun else None
+    place = f"hydra.sweep.dir={real_folder(composed.hydra.sweep.dir)}" if multirun else None
     config = phases[0].config
     # Other ranks, of torchrun or srun, have to hear that the run finished.
     shares_world = any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
@@ -64,7 +66,7 @@ def run_job(config: DictConfig) -> float | None:
         return recorded(job.folder, partial(_train, phases, job))
     except StoppedError as stop:
         if multirun:
-            log.warning(GO_ON, composed.hydra.sweep.dir)
+            log.warning(going_on(composed))
         elif isinstance(stop, StoppedAtEndError):
             return stop.value
         raise
@@ -80,13 +82,15 @@ def _train(phases: list[Phase], job: HydraJob) -> float | None:
 def main() -> None:
     """Run the command.
 
-    Exit codes: 0 after a finished run, 2 for a wrong setting, 75 for a run stopped on request.
+    Exit codes: 0 after a finished run, 2 for a wrong setting, 73 if another process writes into
+    the folder, 75 for a run stopped on request.
     """
     full_error = os.environ.get("HYDRA_FULL_ERROR")
     # Without this variable, Hydra prints a stripped traceback and exits instead of raising.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         check_environment()
+        sys.argv[1:] = map(at_home, sys.argv[1:])
         check_overrides(sys.argv[1:], conf=CONF)
         sys.argv += implied(sys.argv[1:])
         run_job()

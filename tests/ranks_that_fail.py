@@ -1,7 +1,8 @@
-"""Callbacks that make a rank hang or fail, for runs in separate processes."""
+"""Callbacks that make a rank hang, fail or stop, for runs in separate processes."""
 
 import os
 import resource
+import signal
 import sys
 import time
 
@@ -42,3 +43,23 @@ class Fails(Callback):
         if federation.engine.site.world.rank == 1:
             (federation.run_dir / os.environ["TORCHELASTIC_RESTART_COUNT"]).touch()
             raise IndexError("of nothing")
+
+
+class Signals(Callback):
+    """Sends this process a signal: in a round, or while the files of a run's end are written.
+
+    Args:
+        name: of the signal.
+        moment: number of the round, or `end`.
+    """
+
+    def __init__(self, *, name: str, moment: int | str) -> None:
+        self.number, self.moment = getattr(signal, name), moment
+
+    def on_round_start(self, federation, plan, cohort):
+        if plan.round_idx == self.moment:
+            os.kill(os.getpid(), self.number)
+
+    def on_run_complete(self, federation):
+        if self.moment == "end":
+            os.kill(os.getpid(), self.number)

@@ -34,6 +34,7 @@ from flfast.setup.real_clients import (
     greeting,
     use_real_clients,
 )
+from flfast.state.real_folder import literal, real_folder
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Client:
     ) -> None:
         self._overrides, self._client_id = overrides, client_id
         self._seeded_noise = seeded_noise
-        self._folder = Path(folder)
+        self._folder = real_folder(folder)
         self._build = lru_cache(maxsize=1)(self._built)
 
     def answer(self, request: bytes) -> bytes:
@@ -90,7 +91,7 @@ class Client:
     def _built(self, num_clients: int) -> tuple[Node, Message]:
         own = Own(client=(self._client_id, num_clients))
         config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
-        config.hydra.runtime.output_dir = str(self._folder.absolute())
+        config.hydra.runtime.output_dir = literal(self._folder)
         job = HydraJob.of(config, without_hydra(deepcopy(config)), own)
         phases = compose_phases(job.fill(job.given), job.compose)
         node, data = build_node(phases, job, self._client_id, self._folder / "states")
@@ -118,7 +119,7 @@ def serve(
         RunStopped: on Ctrl-C, SIGTERM or SIGUSR1, after the round and a checkpoint.
     """
     config, given = checked(overrides, seeded_noise=seeded_noise)
-    check_folder(given, Path(folder).absolute(), setting=f"folder={folder}")
+    check_folder(given, real_folder(folder), setting=f"folder={folder}")
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
     own = Own(data=partial(RemoteData, schema, sizes))

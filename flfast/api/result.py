@@ -20,6 +20,7 @@ from flfast.output.results.history import Row, parsed
 from flfast.output.results.outcome import Outcome, outcome
 from flfast.output.results.runs import read_choices
 from flfast.output.results.table import read_clients, read_history
+from flfast.state.real_folder import real_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +33,7 @@ class Run:
     """A run, read from its folder: one of `flfast.run` or of the command line.
 
     Attributes:
-        folder: folder of the run, absolute.
+        folder: folder of the run: absolute, without links.
 
     Args:
         folder: folder of the run.
@@ -64,7 +65,7 @@ class Run:
     ) -> None:
         if not isinstance(folder, (str, os.PathLike)):
             raise ConfigError(f"flfast.Run({folder!r}): allowed: a path, the folder of a run")
-        self.folder = Path(folder).absolute()
+        self.folder = real_folder(folder)
         if not (self.folder / ".hydra" / "config.yaml").exists():
             raise ConfigError(
                 f"flfast.Run({str(folder)!r}): there is no .hydra/config.yaml; allowed: the "

@@ -17,9 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.api.arguments import check_objects, check_settings, check_words
 from flfast.api.result import Run
+from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
 from flfast.config.check import check
-from flfast.config.command_line import check_environment, check_overrides, implied
+from flfast.config.command_line import at_home, check_environment, check_overrides, implied
 from flfast.config.composition import CONF, without_hydra
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
@@ -29,6 +30,7 @@ from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import hold_folder, recorded
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
+from flfast.state.real_folder import literal, real_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +92,8 @@ def run(  # noqa: PLR0913 - one parameter an option
     Raises:
         ConfigError: with the command line's message, if a setting cannot be run; also inside
             `torch.inference_mode` and `torch.autocast`, and with another default device or dtype.
-        RunStopped: after the round and a checkpoint, on Ctrl-C, SIGTERM or SIGUSR1.
+        RunStopped: after the round and a checkpoint, on Ctrl-C, SIGTERM or SIGUSR1. After the last
+            round there is no other: the run finishes, and the program gets the signal then.
     """
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise ConfigError(
@@ -119,6 +122,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         return run_composed(composed(words), own, folder)
 
 
+@signals_afterwards()
 def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **further: Any) -> Run:
     """Run a composed config; `further` are arguments of `setup/launch.py`."""
     for group, node in own.nodes.items():  # for titles
@@ -128,10 +132,10 @@ def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **fu
         composed.hydra.runtime.choices[group] = name
     _checked(composed, own)  # before there is a folder
     if folder is not None:
-        composed.hydra.run.dir = str(folder).replace("${", r"\${")
-    place = Path(composed.hydra.run.dir).absolute()
+        composed.hydra.run.dir = literal(folder)
+    place = real_folder(composed.hydra.run.dir)
     with hold_folder(place, key="folder"):
-        composed.hydra.runtime.output_dir = str(place)
+        composed.hydra.runtime.output_dir = literal(place)
         job = HydraJob.of(composed, without_hydra(deepcopy(composed)), own)
         config = job.fill(job.given)
         try:
@@ -182,6 +186,7 @@ def composed(overrides: Sequence[str]) -> DictConfig:
         ConfigError: with the command line's message.
     """
     check_words(overrides)
+    overrides = [at_home(word) for word in overrides]
     try:
         check_overrides(overrides, conf=CONF)
         composed = composition.compose([*overrides, *implied(overrides)])

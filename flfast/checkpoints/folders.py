@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
 from flfast.state.moved import renamed
+from flfast.state.real_folder import real_folder
 from flfast.state.regular_file import read_file
 
 ABOUT = "about.json"
@@ -199,10 +200,10 @@ def find_checkpoints(resume: str, run_dir: Path) -> list[Checkpoint]:
     """
     if resume == "auto":
         return _readable(run_dir)
-    path = Path(resume)
+    path = real_folder(resume)
     if (path / ABOUT).exists() or path.name.startswith("round-"):
-        return [read_checkpoint(path.absolute())]
-    newest = checkpoint_folders(path.absolute())
+        return [read_checkpoint(path)]
+    newest = checkpoint_folders(path)
     if not newest:
         raise ValueError(
             f"resume={resume}: there is no checkpoint; allowed: auto, a run folder with "

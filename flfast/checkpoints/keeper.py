@@ -8,6 +8,7 @@ copied, since they may not fit in memory: the run waits until they are in its bu
 import errno
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -327,9 +328,8 @@ class CheckpointKeeper:
             log.warning("stopped after round %d, without a checkpoint", round_idx)
             return
         log.warning(
-            "stopped after round %d; to resume, repeat the command with: "
-            "resume=auto hydra.run.dir=%s",
-            *(round_idx, self._run_dir),
+            "stopped after round %d; to resume, repeat the command with: resume=auto %s",
+            *(round_idx, shlex.quote(f"hydra.run.dir={self._run_dir}")),
         )
 
 

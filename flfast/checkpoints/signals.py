@@ -7,17 +7,34 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal
+
+from flfast.output.results.outcome import outcome_of
 
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
 Second = Literal["exit", "raise", "ignore"]
 """Effect of a second signal: exit at once, raise `KeyboardInterrupt`, or nothing."""
+
+
+_unserved: list[int] = []
+"""Signals that runs recorded too late to stop for them."""
+
+
+@contextmanager
+def signals_afterwards() -> Iterator[None]:
+    """Context of a run in a program, which gets a signal that came too late for the run then."""
+    _unserved.clear()
+    try:
+        yield
+    finally:
+        for number in _unserved:
+            signal.raise_signal(number)
 
 
 class StopRequests:
@@ -57,6 +74,9 @@ class StopRequests:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        served = outcome_of(error) == "stopped" or isinstance(error, KeyboardInterrupt)
+        if self.received is not None and not served:
+            _unserved.append(getattr(signal, self.received))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:  # in a forked worker, which inherits this handler

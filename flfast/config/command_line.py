@@ -48,6 +48,13 @@ def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
         raise ConfigError("\n".join(problems))
 
 
+def at_home(word: str) -> str:
+    """An override with a user's folder for a `~` before its value, which Hydra cannot read."""
+    key, _, path = word.partition("=")
+    place = os.path.expanduser(path)  # noqa: PTH111 - `~nobody` stays for Hydra's message
+    return word if place == path or re.search("[,'\\\\]", place) else f"{key}='{place}'"
+
+
 def implied(words: Sequence[str]) -> list[str]:
     """Overrides that follow from others: setting `local_steps` unsets `local_epochs`, and back.
 

@@ -12,6 +12,10 @@ class OneRankError(ConfigError):
     """A `ConfigError` on one rank only: the other ranks do not know of it and must be stopped."""
 
 
+class FolderBusyError(ConfigError):
+    """Another process writes into the folder of a run; once it has ended, the run is possible."""
+
+
 class RunStopped(KeyboardInterrupt):
     """A run from Python ended on request (Ctrl-C, SIGTERM or SIGUSR1) and can be resumed.
 

@@ -17,7 +17,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.composition import CONF, compose, without_hydra
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, FolderBusyError
+from flfast.output.results.outcome import EXIT_BUSY
 from flfast.state.messages import did_you_mean, printable
 from flfast.state.output_streams import surviving_output
 
@@ -29,15 +30,15 @@ KEYS = "All keys: python -m flfast.train --cfg job."
 
 
 def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
-    """Print the error's message to stderr, without a traceback; returns the exit code, 2.
+    """Print the error's message to stderr, without a traceback; returns the exit code.
 
-    `hint` says where the user finds more.
+    It is 73 for a busy folder, else 2. `hint` says where the user finds more.
     """
     text = printable(message(error, sys.argv[1:], conf=conf))
     lines = "\n".join(f"  {line}" for line in text.splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
     sys.stderr.write(f"{hint} Full traceback: HYDRA_FULL_ERROR=1.\n")
-    return 2
+    return EXIT_BUSY if isinstance(error, FolderBusyError) else 2
 
 
 def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
@@ -127,7 +128,7 @@ def _keys(node: Any, prefix: str) -> Iterator[str]:
 
 @surviving_output()
 def run_command(name: str, usage: str, work: Callable[[list[str]], None]) -> None:
-    """Run a command with the words of the command line; exit code 2 for a wrong setting.
+    """Run a command with the words of the command line; errors exit as `explain` says.
 
     `name` is that of the module. `usage` is printed for `--help`, or without words.
     """

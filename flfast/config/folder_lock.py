@@ -14,8 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, FolderBusyError
 from flfast.output.results.outcome import LOCK
+from flfast.state.real_folder import real_folder
 from flfast.state.regular_file import opener
 
 log = logging.getLogger(__name__)
@@ -36,30 +37,30 @@ class FolderLock:
     """A lock that lasts as long as this process or a forked one, however they end.
 
     Args:
-        folder: absolute; made if it does not exist.
-        key: the setting that names the folder, for messages.
+        folder: as `real_folder` has it; made if it does not exist.
+        setting: what the user would change to get another folder, for messages.
         made: folders that were made for this command already, the inner ones first.
 
     Raises:
-        ConfigError: if another run holds the lock, the folder cannot be written, or the system has
-            no POSIX file locks.
+        FolderBusyError: if another process holds the lock.
+        ConfigError: if the folder cannot be written, or the system has no POSIX file locks.
     """
 
-    def __init__(self, folder: Path, *, key: str, made: list[Path] | None = None) -> None:
+    def __init__(self, folder: Path, *, setting: str, made: list[Path] | None = None) -> None:
         if find_spec("fcntl") is None:
             raise ConfigError("this system has no POSIX file locks; allowed: on Windows, use WSL")
-        self.folder, self._key = folder, key
+        self.folder, self._setting = folder, setting
         self._made = made or []
         self._settings = _identity(folder / SETTINGS)
         try:
             self._file = self._locked()
         except OSError as error:
             self._remove_folders()
-            raise ConfigError(f"{key}={folder}: cannot be written: {error.strerror}") from None
+            raise ConfigError(f"{setting}: cannot be written: {error.strerror}") from None
         self._file.seek(0)
         self._holder = self._file.read()
         self._sizes = {name: _size(folder / name) for name in LOGS}
-        self._write(f"process {os.getpid()} on {platform.node()}")
+        self._write(_this_process())
 
     @property
     def accepted(self) -> bool:
@@ -68,7 +69,7 @@ class FolderLock:
 
     def release(self) -> None:
         """Let other runs use the folder, which is as it was before unless a run was accepted."""
-        self._end_logs()
+        end_logs(self.folder)
         if not self.accepted:
             self._undo()
         import fcntl
@@ -88,15 +89,6 @@ class FolderLock:
         else:
             (self.folder / LOCK).unlink(missing_ok=True)
         self._remove_folders()
-
-    def _end_logs(self) -> None:
-        """No line of this process may follow."""
-        root = logging.getLogger()
-        for handler in root.handlers[:]:
-            file = getattr(handler, "baseFilename", None)  # of a `FileHandler`
-            if file is not None and Path(file).parent == self.folder:
-                root.removeHandler(handler)
-                handler.close()
 
     def _remove_folders(self) -> None:
         with suppress(OSError):  # the first one that is not empty
@@ -132,10 +124,11 @@ class FolderLock:
         except BlockingIOError:
             if not patient:
                 file.seek(0)
-                raise ConfigError(
-                    f"{self._key}={self.folder}: {file.read() or 'another run'} writes there; "
-                    f"allowed: another folder, or wait until that run ends"
-                ) from None
+                holder = file.read() or "another run"
+                # Two mounts of a disk, for instance, give a folder two names.
+                holder = "this process" if holder == _this_process() else holder
+                end_logs(self.folder)
+                raise FolderBusyError(busy(self._setting, holder)) from None
             time.sleep(0.1)
             return False
         except OSError as error:
@@ -146,6 +139,25 @@ class FolderLock:
         # Whoever held it before may have removed it, and even its folder.
         found = os.fstat(file.fileno())
         return _identity(self.folder / LOCK) == (found.st_ino, found.st_mtime_ns)
+
+
+def busy(setting: str, holder: str) -> str:
+    """The message for a folder that is in use."""
+    return f"{setting}: {holder} writes there; allowed: another folder, or wait until it ends"
+
+
+def _this_process() -> str:
+    return f"process {os.getpid()} on {platform.node()}"
+
+
+def end_logs(folder: Path) -> None:
+    """Let no line of this process follow in logs of the folder."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        file = getattr(handler, "baseFilename", None)  # of a `FileHandler`
+        if file is not None and real_folder(file).parent == folder:
+            root.removeHandler(handler)
+            handler.close()
 
 
 def missing_folders(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from flfast.config.composition import compose, sources_of, without_hydra
 from flfast.config.family_options import fill_members
 from flfast.config.own import NOTHING, Own
 from flfast.state.moved import new_path, old_targets
+from flfast.state.real_folder import real_folder
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class HydraJob:
     """The composition that a run comes from.
 
     Attributes:
-        folder: folder of the run, absolute.
+        folder: folder of the run, as `real_folder` has it.
         overrides: overrides of the config, as typed; those of Hydra itself are not among them.
         choices: option of each group, such as `{"model": "mlp"}`.
         hydra: a config with Hydra's own node `hydra`: logging, config sources, and what
@@ -66,7 +67,7 @@ class HydraJob:
         """
         hydra = composed.hydra
         return cls(
-            Path(hydra.runtime.output_dir).absolute(),
+            real_folder(hydra.runtime.output_dir),
             tuple(typed_overrides(composed)),
             dict(hydra.runtime.choices),
             composed,

@@ -9,12 +9,14 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.checkpoints.compatibility import check_same_experiment, differences
 from flfast.checkpoints.folders import Checkpoint, find_checkpoints
 from flfast.config.added_keys import lacks_keys, with_added_keys
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, FolderBusyError
+from flfast.config.folder_lock import busy
 from flfast.config.run_folder import is_held
 from flfast.config.saved_config import looked_up
 from flfast.output.results.outcome import Result, holds_run, outcome, read_result
 from flfast.state.config_keys import influence
 from flfast.state.environment import UNNAMED, integer, launch_id
+from flfast.state.real_folder import real_folder
 
 
 def plain_config(config: DictConfig) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None
         elif config.resume is not None:
             _check_checkpoint(config, folder, setting)
         elif holds_run(folder) and not config.overwrite:
-            raise ConfigError(_taken(folder, setting, "resume=auto to go on with it"))
+            raise _taken(folder, setting, "resume=auto to go on with it")
     except ConfigError:
         raise
     except ValueError as error:
@@ -138,14 +140,14 @@ def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the named checkpoint may go on in the folder."""
     for checkpoint in find_checkpoints(config.resume, folder)[:1]:
         _check_same(config, checkpoint, checkpoint.run_dir)
-        own = checkpoint.run_dir.resolve() == folder.resolve()
+        own = real_folder(checkpoint.run_dir) == real_folder(folder)
         if own and config.overwrite:
             raise ConfigError(
                 f"overwrite=true with resume={config.resume}: the checkpoint is of the run that "
                 f"would be replaced; allowed: overwrite=false"
             )
         if not own and holds_run(folder) and not config.overwrite:
-            raise ConfigError(_taken(folder, setting, "resume=auto to go on with that one"))
+            raise _taken(folder, setting, "resume=auto to go on with that one")
 
 
 def _check_same(config: DictConfig, checkpoint: Checkpoint, folder: Path) -> None:
@@ -154,9 +156,11 @@ def _check_same(config: DictConfig, checkpoint: Checkpoint, folder: Path) -> Non
     check_same_experiment(before, now, done=checkpoint.round_idx)
 
 
-def _taken(folder: Path, setting: str, going_on: str) -> str:
+def _taken(folder: Path, setting: str, going_on: str) -> ConfigError:
     found = outcome(folder, own_lock=is_held(folder))
-    return (
+    if found == "running":
+        return FolderBusyError(busy(setting, "another run"))
+    return ConfigError(
         f"{setting} already holds a run, which is {found}; allowed: {going_on}, "
         f"overwrite=true to replace it, or another folder"
     )

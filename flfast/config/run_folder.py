@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -24,6 +25,7 @@ from flfast.config.folder_lock import FolderLock, missing_folders
 from flfast.output.results.outcome import StoppedAtEndError, outcome_of, read_result, write_result
 from flfast.state.environment import integer
 from flfast.state.messages import one_line
+from flfast.state.real_folder import literal, real_folder
 
 log = logging.getLogger(__name__)
 
@@ -33,21 +35,26 @@ class RunFolder(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Lock a run's folder before Hydra writes into it."""
-        _hold(config.hydra.run.dir, "hydra.run.dir")
+        folder = real_folder(config.hydra.run.dir)
+        config.hydra.run.dir = literal(folder)
+        _hold(folder, "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Lock a sweep's folder before Hydra writes into it."""
-        _hold(config.hydra.sweep.dir, "hydra.sweep.dir")
-
-    def on_job_start(self, config: DictConfig, **_: Any) -> None:
-        """Lock the folder of a sweep's job; that of a single run is locked already."""
-        _hold(config.hydra.runtime.output_dir, "hydra.sweep.subdir")
+        sweep: Any = OmegaConf.to_container(config.hydra.sweep, resolve=False)
+        folder = real_folder(config.hydra.sweep.dir)
+        config.hydra.sweep.dir = literal(folder)
+        # Launchers compose each job anew, which may have values of its own for `${...}`.
+        if "${" not in sweep["dir"] or sweep["dir"].startswith("~"):
+            quoted = QuotedString(literal(folder), Quote.single).with_quotes()
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted}")
+        _hold(folder, "hydra.sweep.dir")
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Release the folder of a sweep's job."""
-        lock = _held.get(Path(config.hydra.runtime.output_dir))
-        if lock is not None and config.hydra.mode == RunMode.MULTIRUN:
-            _held.pop(lock.folder).release()
+        folder = real_folder(config.hydra.runtime.output_dir)
+        if folder in _held and config.hydra.mode == RunMode.MULTIRUN:
+            _held.pop(folder).release()
 
 
 _held: dict[Path, FolderLock] = {}
@@ -62,9 +69,9 @@ def locked_folder() -> str | None:
     return str(next(reversed(_held))) if _held else None
 
 
-def is_held(folder: Path) -> bool:
+def is_held(folder: str | Path) -> bool:
     """Whether this process has locked the folder."""
-    return folder.absolute() in _held
+    return real_folder(folder) in _held
 
 
 def release_folders() -> None:
@@ -78,11 +85,13 @@ def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
     """Context that locks the folder of a run from Python; messages name it by the setting `key`.
 
     Raises:
-        ConfigError: if another run holds the lock, or the folder cannot be written.
+        FolderBusyError: if another process holds the lock.
+        ConfigError: if this process does, or the folder cannot be written.
     """
+    folder = real_folder(folder)
     if folder in _held:
         raise ConfigError(f"{key}={folder}: this process writes there; allowed: another folder")
-    _lock(folder, key)
+    _lock(folder, f"{key}={folder}")
     try:
         yield
     finally:
@@ -90,9 +99,22 @@ def hold_folder(folder: Path, *, key: str) -> Iterator[None]:
             _held.pop(folder).release()
 
 
-def _lock(folder: Path, key: str) -> None:
+def lock_job(config: DictConfig) -> None:
+    """Lock the folder of a sweep's job; that of a single run is locked already.
+
+    Raises:
+        FolderBusyError: if another process holds the lock.
+        ConfigError: if the folder cannot be written.
+    """
+    folder, sweep = real_folder(config.hydra.runtime.output_dir), config.hydra.sweep
+    if folder not in _held:
+        place = f"hydra.sweep.dir={real_folder(sweep.dir)} hydra.sweep.subdir={sweep.subdir}"
+        _lock(folder, place)
+
+
+def _lock(folder: Path, setting: str) -> None:
     if not _is_later_rank():  # rank 0's folder is that of the run
-        _held[folder] = FolderLock(folder, key=key, made=_made.pop(folder, None))
+        _held[folder] = FolderLock(folder, setting=setting, made=_made.pop(folder, None))
 
 
 def recorded(folder: Path, train: Callable[[], float | None]) -> float | None:
@@ -122,12 +144,9 @@ def _record(folder: Path, value: float | None, error: BaseException | None) -> N
         write_result(folder, end)
 
 
-def _hold(name: str, key: str) -> None:
-    folder = Path(name).absolute()
-    if folder in _held:
-        return
+def _hold(folder: Path, key: str) -> None:
     try:
-        _lock(folder, key)
+        _lock(folder, f"{key}={folder}")
     except ConfigError as error:
         # Hydra turns exceptions of callbacks into warnings, except this one.
         sys.exit(explain(error, conf=""))
@@ -140,7 +159,7 @@ def new_folder(name: str) -> str:
     """
     if _is_later_rank():
         return f"{name}-ranks"
-    made = missing_folders(Path(name).absolute().parent)
+    made = missing_folders(real_folder(name).parent)
     try:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         for number in count(1):
@@ -149,7 +168,7 @@ def new_folder(name: str) -> str:
                 Path(folder).mkdir()
             except FileExistsError:
                 continue
-            place = Path(folder).absolute()
+            place = real_folder(folder)
             _made[place] = [place, *made]
             return folder
     except OSError:  # the lock will fail, too, with a message

@@ -1,5 +1,6 @@
 """Words of the commands about saved runs, which `flfast.Run` takes, too. Torch-free."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.config.command_line import check_overrides
+from flfast.config.command_line import at_home, check_overrides
 from flfast.config.composition import compose
 from flfast.config.errors import ConfigError
 from flfast.state.config_keys import keys_with
@@ -69,14 +70,14 @@ def read_options(
         if not equals or not key or key.startswith("-"):
             problems.append(f"{word}: not a setting; allowed: key=value")
         elif key not in known:
-            overrides.append(word)
+            overrides.append(at_home(word))
         elif not value:
             problems.append(f"{word}: has no value")
         elif (allowed := known[key]) is not None and value not in allowed:
             problems.append(f"{word}: allowed: {', '.join(allowed)}")
         else:
             earlier = [options[key]] if key == _REPEATED and key in options else []
-            options[key] = ",".join([*earlier, value])
+            options[key] = ",".join([*earlier, os.path.expanduser(value)])  # noqa: PTH111
     given = {word.partition("=")[0] for word in words}
     required = {"run": "set it to the folder of a run", "format": "allowed: torch, onnx"}
     missing = [key for key in required if key in known and key not in given]

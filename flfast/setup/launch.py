@@ -130,12 +130,12 @@ def _launch(phases: list[Phase], job: HydraJob, size: int, second: Second) -> fl
             if requests.received:  # the ranks got the same signal and died of it
                 raise StoppedError from None
             raise ConfigError(str(error)) from None
-    outcome: _Outcome = results[0]
-    if outcome.refused is not None:
-        raise ConfigError(outcome.refused)
-    if outcome.stopped:
-        raise StoppedError
-    return _finished(outcome.value, requests)
+        outcome: _Outcome = results[0]
+        if outcome.refused is not None:
+            raise ConfigError(outcome.refused)
+        if outcome.stopped:
+            raise StoppedError
+        return _finished(outcome.value, requests)
 
 
 def _finished(value: float | None, requests: StopRequests) -> float | None:

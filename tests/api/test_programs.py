@@ -5,11 +5,14 @@ import runpy
 import signal
 import time
 from functools import partial
+from itertools import product
 
 import pytest
+from sampling import others_slow
 from tables import assert_same_numbers, rows, timeless
 
 import flfast
+from flfast.output.results.outcome import outcome
 
 QUICK = "'rounds=2', 'local_epochs=1', 'batch_size=100', 'engine=eager', 'callbacks=none'"
 
@@ -121,3 +124,55 @@ def test_ctrl_c_ends_a_run_after_its_round_with_a_checkpoint(start, tmp_path):
     words = (*words, "trainer.devices=1", "model=logistic", "resume=auto")
     again = flfast.run(*words, folder=command.folder / "run")
     assert list(again.history["round"]) == list(range(done + 2))
+
+
+LOOP = """
+import os, signal, sys
+import flfast
+from torch import nn
+
+name, moment, *handled = sys.argv[1:]
+if handled:
+    signal.signal(getattr(signal, name), lambda *_: print("told") or sys.exit(5))
+
+def net(num_classes):
+    if moment == "setup":
+        os.kill(os.getpid(), getattr(signal, name))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+sends = "+callbacks.sends._target_=ranks_that_fail.Signals"
+words = ("local_epochs=1", "batch_size=100", "engine=eager", "trainer.devices=1")
+words = (*words, "rounds=1", "callbacks=none", "partition.num_clients=2", sends)
+words = (*words, f"+callbacks.sends.name={name}", f"+callbacks.sends.moment={moment}")
+for seed in (1, 2):
+    flfast.run(*words, f"seed={seed}", folder=f"run-{seed}", model=net)
+    print("went on")
+"""
+NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+MOMENTS = ("setup", "1", "end")
+
+
+CASES = [
+    case
+    for case in product(NAMES, MOMENTS, (False, True))
+    if case[0] != "SIGUSR1" or not case[2]  # such a handler stays while the run lasts
+]
+QUICK_CASES = [("SIGTERM", "1", False), ("SIGINT", "end", True)]
+
+
+@pytest.mark.parametrize(("name", "moment", "handled"), others_slow(CASES, QUICK_CASES))
+def test_a_signal_that_comes_too_late_for_a_run_reaches_the_program(
+    start, tmp_path, name, moment, handled
+):
+    """The program does what the signal would have made it do between its runs."""
+    command = program(start, tmp_path, LOOP, name, moment, *["handled"] * handled)
+    code, errors = command.end()
+    said = (command.folder / "stdout").read_text()
+    served = moment == "setup"  # by `RunStopped`, before round 1
+    assert outcome(command.folder / "run-1") == ("stopped" if served else "finished"), errors
+    assert not (command.folder / "run-2").exists()
+    assert "went on" not in said
+    assert ("told" in said) is (handled and not served)
+    usual = 5 if handled else -getattr(signal, name)
+    # Such an exception ends a program.
+    assert code == (1 if served or (name == "SIGINT" and not handled) else usual), errors

@@ -12,7 +12,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pages import ROOT
 
-from flfast.output.results.outcome import EXIT_STOPPED
+from flfast.output.results.outcome import EXIT_BUSY, EXIT_STOPPED
 
 SCHEMAS = json.loads(Path(__file__).with_name("kubernetes.json").read_text(encoding="utf-8"))
 MANIFESTS = {
@@ -71,4 +71,4 @@ def test_the_job_goes_on_after_a_stop_and_ends_with_a_refused_setting():
         for rule in rules
         for code in rule.get("onExitCodes", {"values": ()})["values"]
     }
-    assert actions == {2: "FailJob", EXIT_STOPPED: "Ignore"}
+    assert actions == {2: "FailJob", EXIT_STOPPED: "Ignore", EXIT_BUSY: "Ignore"}

@@ -31,6 +31,7 @@ from flfast.config.run_folder import RunFolder, hold_folder
 from flfast.output.results.formats import readable
 from flfast.output.results.outcome import holds_run
 from flfast.state.messages import one_line
+from flfast.state.real_folder import real_folder
 
 _ALWAYS = (
     *("callbacks=none", "trainer.devices=1", "strategy=single", "resume=auto"),
@@ -41,7 +42,7 @@ _OF_EXAMPLES = ("data=npz", "partition=natural", "model=logistic", "split.val=0"
 
 def run_folder(folder: Path, row: ConformanceRow, variant: str, seed: int) -> Path:
     """Folder of a run of a row."""
-    return folder.absolute() / row.name / f"{variant}-{seed}"
+    return real_folder(folder) / row.name / f"{variant}-{seed}"
 
 
 def run_rows(
@@ -64,7 +65,7 @@ def run_rows(
         ConfigError: if a job cannot be composed, or another process has the folder.
         StoppedError: if a job received a stop request.
     """
-    place = folder.absolute()
+    place = real_folder(folder)
     with hold_folder(place, key="folder"):
         jobs: list[JobConfig] = []
         for row in rows:

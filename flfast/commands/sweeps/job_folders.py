@@ -1,5 +1,7 @@
 """The folders of a sweep's jobs: refused before the first job, marked after one. Torch-free."""
 
+import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,11 +26,10 @@ from flfast.config.explain import explain
 from flfast.config.job import HydraJob, typed_overrides
 from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder, finished_before, recorded_config
+from flfast.config.run_folder import is_held
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
 from flfast.state.messages import one_line
-
-GO_ON = "to go on with the sweep, repeat the command with: resume=auto hydra.sweep.dir=%s"
-"""Message of a sweep that is stopped; takes its folder."""
+from flfast.state.real_folder import literal, real_folder
 
 
 class JobFolders(Callback):
@@ -44,8 +45,15 @@ class JobFolders(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Record why a job failed before its run was accepted; the run itself cannot."""
-        if config.hydra.mode == RunMode.MULTIRUN and job_return.status == JobStatus.FAILED:
+        failed = config.hydra.mode == RunMode.MULTIRUN and job_return.status == JobStatus.FAILED
+        if failed and is_held(config.hydra.runtime.output_dir):  # a busy folder is another run's
             record_failure(config, job_return._return_value)  # noqa: SLF001 - return_value raises
+
+
+def going_on(config: DictConfig) -> str:
+    """The line of a sweep that is stopped."""
+    setting = shlex.quote(f"hydra.sweep.dir={real_folder(config.hydra.sweep.dir)}")
+    return f"to go on with the sweep, repeat the command with: resume=auto {setting}"
 
 
 class JobConfig(NamedTuple):
@@ -73,8 +81,9 @@ def compose_job(
         composed = load(sweep, [*overrides, *extra])
     with open_dict(composed):
         composed.hydra.job.id = composed.hydra.job.num = num
-        folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
-        composed.hydra.runtime.output_dir = str(folder)
+        place = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir))
+        folder = real_folder(os.path.abspath(place))  # noqa: PTH100 - as Hydra's `run_job`
+        composed.hydra.runtime.output_dir = literal(folder)
     return JobConfig(num, composed, folder)
 
 
@@ -96,7 +105,7 @@ def check_jobs(sweep: DictConfig) -> None:
             try:
                 _check_job(job, setting)
             except ConfigError as error:
-                raise ConfigError(f"job {num}: {error}") from None
+                raise type(error)(f"job {num}: {error}") from None
 
 
 def parsed_overrides(sweep: DictConfig) -> list[Override]:

@@ -26,13 +26,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import StopRequests
-from flfast.commands.sweeps.job_folders import GO_ON, JobConfig, compose_job, record_failure
+from flfast.commands.sweeps.job_folders import JobConfig, compose_job, going_on, record_failure
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.live import JobTable
 from flfast.commands.sweeps.workers import Slot, slots
 from flfast.config.job import typed_overrides
 from flfast.distributed.child import begin_child, start_child
-from flfast.output.results.outcome import EXIT_STOPPED, StoppedError
+from flfast.output.results.outcome import EXIT_STOPPED, StoppedError, is_locked
 from flfast.state.messages import one_line
 from flfast.state.output_streams import surviving_output
 
@@ -67,7 +67,8 @@ def run_into_log(context: HydraContext, task: TaskFunction, config: DictConfig) 
     """Run a job; its output, and all later output of this process, goes into its folder."""
     folder = Path(config.hydra.runtime.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    output = (folder / OUTPUT).open("a", encoding="utf-8", buffering=1)
+    place = Path(os.devnull) if is_locked(folder) else folder / OUTPUT  # the job will be refused
+    output = place.open("a", encoding="utf-8", buffering=1)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         stream.flush()
         os.dup2(output.fileno(), number)
@@ -113,7 +114,7 @@ def launch(
     try:
         return run_batch(context, task, jobs, workers=workers)
     except StoppedError:
-        log.warning(GO_ON, config.hydra.sweep.dir)
+        log.warning(going_on(config))
         raise
 
 

@@ -11,7 +11,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import StopRequests
-from flfast.commands.sweeps.job_folders import GO_ON, JobConfig
+from flfast.commands.sweeps.job_folders import JobConfig, going_on
 from flfast.commands.sweeps.packed import compose_batch, job_died, pickled, run_into_log, show
 from flfast.commands.sweeps.workers import cores_of
 from flfast.config.errors import ConfigError
@@ -76,7 +76,7 @@ def launch(
                 ray.cancel(run)  # SIGINT for a job that runs; a second one would end it at once
             stopping = stopped
     if stopped:
-        log.warning(GO_ON, config.hydra.sweep.dir)
+        log.warning(going_on(config))
         raise StoppedError
     return [results[job.num] for job in jobs]
 

@@ -35,6 +35,7 @@ from flfast.output.results.runs import RunRecord, find_runs, read_jobs
 from flfast.output.results.settings import flat_settings
 from flfast.output.results.statistics import FEWEST_SEEDS
 from flfast.output.watch.view import empty_table, screen
+from flfast.state.real_folder import real_folder
 
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000"]
 _PLAIN_WIDTH = 140
@@ -49,7 +50,7 @@ class SweepComparison(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Register the comparison for Python's exit."""
-        self._report = partial(write_comparison, Path(config.hydra.sweep.dir).absolute())
+        self._report = partial(write_comparison, real_folder(config.hydra.sweep.dir))
         atexit.register(self._report)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:

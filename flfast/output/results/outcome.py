@@ -20,6 +20,9 @@ LOCK = ".lock"
 EXIT_STOPPED = 75
 """Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
+EXIT_BUSY = 73
+"""Exit code if another process writes into the folder: EX_CANTCREAT of sysexits.h."""
+
 _TRACES = (
     *("metrics.csv", "clients.csv", "events.csv"),
     *("checkpoints/round-*", "model.pt", "shared.pt", "personal/*.pt"),

@@ -4,6 +4,7 @@ Torch-free.
 """
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
@@ -78,7 +79,7 @@ def _advice(job: Progress) -> list[Text]:
         return []
     sweep = job.folder.parent if (job.folder.parent / "multirun.yaml").exists() else None
     place = f"hydra.sweep.dir={sweep}" if sweep else f"hydra.run.dir={job.folder}"
-    return [Text(f"go on with: resume=auto {printable(place)}", style="bold")]
+    return [Text(f"go on with: resume=auto {printable(shlex.quote(place))}", style="bold")]
 
 
 def sweep_table(jobs: Sequence[Progress]) -> Table:

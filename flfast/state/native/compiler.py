@@ -14,10 +14,12 @@ import stat
 import subprocess
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,10 @@ _SOURCE = Path(__file__).with_name("kernels.cpp")
 _HEADERS = sorted(_SOURCE.parent.glob("*.h"))
 _CPUINFO = Path("/proc/cpuinfo")
 COMPILERS = ("c++", "g++", "clang++")
+PATIENCE_S = 180.0
+"""Seconds to wait for another process that compiles; it may be on a machine that was lost."""
+_UNUSED_S = 30 * 86_400.0
+"""Seconds without a use after which a library is removed. Processes that loaded it keep it."""
 VARIABLE = "FLFAST_MARCH"
 """The compiler's `-march`, such as `x86-64-v3`: kernels for another processor than this one."""
 LEVELS = {
@@ -113,30 +119,66 @@ def supported() -> list[str]:
 
 
 def compiled() -> Path:
-    """Path of the library in the cache; compiled by the first process to ask.
+    """Path of the library in a cache; compiled by the first process to ask.
 
     Raises:
         OSError: if there is no compiler, or no folder to write to.
         RuntimeError: if the compiler fails, with its first error.
     """
-    import fcntl  # a wheel's library needs no lock
-
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise OSError(f"no C++ compiler among {', '.join(COMPILERS)}")
     spec = find_spec("torch")
     assert spec is not None
     assert spec.origin is not None
-    command = compile_command(compiler, Path(spec.origin).parent, _march())
-    folder = cache_folder()
-    target = folder / f"kernels-{_fingerprint(command)}.so"
-    if not target.exists():  # also said by processes that wait for another one's compiler
-        log.info("compiling C++ for this machine, which is done once and takes up to a minute")
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    torch = Path(spec.origin).parent
+    command = compile_command(compiler, torch, _march())
+    name = f"kernels-{_fingerprint(command, torch)}.so"
+    for folder in (_user_cache, cache_folder):  # the user's may have the library and be read-only
+        target = folder() / name
+        if target.exists():
+            with suppress(OSError):  # of another user
+                os.utime(target)  # the last use
+            return target
+    with _turn(target):
         if not target.exists():
             _compile(command, target)
+    target.with_suffix(".lock").unlink(missing_ok=True)
+    for path in target.parent.glob("kernels-*"):  # libraries, and what kills left
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _UNUSED_S:
+                path.unlink()
     return target
+
+
+def _turn(target: Path) -> AbstractContextManager[Any]:
+    """The lock of a library, after a wait with an end: it is safe to compile without it, too."""
+    import fcntl  # a wheel's library needs no lock
+
+    start, holder = time.monotonic(), ""
+    try:
+        file = target.with_suffix(".lock").open("a+", encoding="utf-8")
+        while not target.exists():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {platform.node()}")
+                file.flush()
+                break
+            except BlockingIOError:
+                pass
+            if not holder:
+                file.seek(0)
+                holder = file.read() or "another process"
+                seconds = max(time.time() - os.fstat(file.fileno()).st_mtime, 0)
+                log.info("waiting for %s, which has compiled C++ for %.0f s", holder, seconds)
+            if time.monotonic() - start > PATIENCE_S:
+                log.warning("%s still compiles C++ after %.0f s: not waiting", holder, PATIENCE_S)
+                break
+            time.sleep(0.1)
+    except OSError:  # of another user, or on a disk without locks
+        return nullcontext()
+    return file
 
 
 def compile_command(compiler: str, torch: Path, march: str) -> list[str]:
@@ -156,9 +198,10 @@ def _march() -> str:
 
 
 def _compile(command: list[str], target: Path) -> None:
+    log.info("compiling C++ for this machine, which is done once and takes up to a minute")
     start = time.perf_counter()
     # Renamed when complete, so that a killed build leaves no broken library.
-    part = target.with_suffix(f".{os.getpid()}")
+    part = target.with_suffix(f".{os.getpid()}-{time.time_ns()}")
     done = subprocess.run([*command, "-o", str(part)], capture_output=True, text=True, check=False)
     if done.returncode:
         problems = [line for line in done.stderr.splitlines() if "error" in line]
@@ -168,32 +211,42 @@ def _compile(command: list[str], target: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Folder of compiled libraries: in the user's cache, else in the temporary folder.
+    """Folder for libraries that are compiled: the user's cache, else in the temporary folder.
 
     Raises:
         OSError: if neither can be written, or another user owns the one in the temporary folder.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flfast"
-    try:
+    cache = _user_cache()
+    with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        cache = Path(tempfile.gettempdir()) / f"flfast-{os.getuid()}"
-        cache.mkdir(mode=0o700, exist_ok=True)
-        # Anybody may have made this folder, and we run the code that lies in it.
-        found = cache.lstat()
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-            raise OSError(f"{cache}: others may write there") from None
+        if os.access(cache, os.W_OK):
+            return cache
+    cache = Path(tempfile.gettempdir()) / f"flfast-{os.getuid()}"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    # Anybody may have made this folder, and we run the code that lies in it.
+    found = cache.lstat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise OSError(f"{cache}: others may write there")
     return cache
 
 
-def _fingerprint(command: list[str]) -> str:
-    """Hash of all that the library depends on: source, compiler, torch, processor."""
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flfast"
+
+
+def _fingerprint(command: list[str], torch: Path) -> str:
+    """Hash of all that the library depends on: source, flags, compiler, torch, processor.
+
+    Places are no part of it: clones and environments with the same torch share a library.
+    """
     compiler = subprocess.run(
         [command[0], f"-march={_march()}", "-E", "-dM", "-x", "c++", os.devnull],
         capture_output=True,
         check=False,
     ).stdout
-    parts = [path.read_bytes() for path in (_SOURCE, *_HEADERS)]
-    parts += [" ".join(command).encode(), compiler]
-    parts += [version("torch").encode(), platform.machine().encode()]
+    of_torch = (torch / "version.py", torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
+    files = [_SOURCE, *_HEADERS, *filter(Path.exists, of_torch)]  # the last one has the ABI
+    flags = [word for word in command[1:] if not word.startswith(("-I", "-L", "/"))]
+    words = [*flags, version("torch"), platform.machine()]
+    parts = [*(path.read_bytes() for path in files), *map(str.encode, words), compiler]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]

@@ -1,12 +1,16 @@
 """Kernels are compiled once for a machine, and their absence has a reason."""
 
+import fcntl
 import logging
 import multiprocessing
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
@@ -33,22 +37,155 @@ def compiler(monkeypatch, tmp_path):
     return compiler
 
 
+FORK = multiprocessing.get_context("fork")
+COMPILES = 'case "$1" in -march=*) exit ;; esac'
+"""First line of a compiler whose others are for compiling; without it, the macros are asked."""
+WRITES = 'shift $(($# - 1)); echo > "$1"'
+
+
 def test_only_the_first_process_compiles(cache, compiler, tmp_path):
     """With a slow compiler that counts; `test_kernels.py` takes the real one's library."""
-    count = f"echo once >> {tmp_path / 'calls'}"
-    compiler(
-        'case "$1" in -march=*) exit ;; esac', count, "sleep 1", "shift $(($# - 1))", "echo > $1"
-    )
-    fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=compiled) for _ in range(3)]
+    compiler(COMPILES, f"echo once >> {tmp_path / 'calls'}", "sleep 1", WRITES)
+    processes = [FORK.Process(target=compiled) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert compiled().exists()
     assert (tmp_path / "calls").read_text() == "once\n"
-    assert sorted(path.name for path in cache.iterdir()) == sorted([compiled().name, "lock"])
+    assert [path.name for path in cache.iterdir()] == [compiled().name]
+
+
+@pytest.fixture
+def busy(request, compiler, tmp_path):
+    """A process that compiles for ten seconds; it has begun."""
+    request.getfixturevalue("cache")
+    compiler(COMPILES, f"echo once >> {tmp_path / 'calls'}", "sleep 10", WRITES)
+    process = FORK.Process(target=compiled)
+    process.start()
+    while not (tmp_path / "calls").exists():
+        time.sleep(0.01)
+    compiler(COMPILES, WRITES)
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_a_wait_has_a_reason_and_an_end(busy, caplog, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    with caplog.at_level("INFO"):
+        start = time.monotonic()
+        assert compiled().exists()
+        assert time.monotonic() - start < 5
+    waits = f"waiting for process {busy.pid} on {platform.node()}, which has compiled C++ for 0 s"
+    assert caplog.messages[:2] == [
+        waits,
+        f"process {busy.pid} on {platform.node()} still compiles C++ after 0 s: not waiting",
+    ]
+    assert busy.is_alive()
+
+
+def test_a_library_that_is_there_needs_no_lock(busy, monkeypatch):
+    """Neither of one that another process compiles, nor of its own."""
+    monkeypatch.setenv("FLFAST_MARCH", "x86-64")
+    start = time.monotonic()
+    library = compiled()  # of other flags than those of the process
+    lock = library.with_suffix(".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert compiled() == library
+    assert time.monotonic() - start < 5
+    assert busy.is_alive()
+    lock.close()
+
+
+def test_a_killed_process_is_not_waited_for(busy, caplog):
+    """Its compiler may still run."""
+    busy.kill()
+    busy.join()
+    with caplog.at_level("INFO"):
+        assert compiled().exists()
+    assert "waiting" not in caplog.text
+
+
+def test_what_nobody_used_for_a_month_is_removed(cache, compiler):
+    compiler(COMPILES, WRITES)
+    cache.mkdir()
+    names = ("kernels-used.so", "kernels-old.so", "kernels-old.12-34", "strict-device-1.so")
+    for name in names:
+        (cache / name).touch()
+        os.utime(cache / name, (0, time.time() - (40 if name != names[0] else 20) * 86_400))
+    library = compiled()
+    left = {path.name for path in cache.iterdir()}
+    assert left == {library.name, "kernels-used.so", "strict-device-1.so"}
+    os.utime(library, (0, 0))
+    assert compiled() == library
+    assert time.time() - library.stat().st_mtime < 60
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that other users can read."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_cache_that_is_read_only(compiler, monkeypatch, open_folder, tmp_path):
+    """Its libraries are used, and others are compiled elsewhere. Nothing is closed to root."""
+    compiler(COMPILES, WRITES)
+    shutil.copy(tmp_path / "c++", open_folder / "c++")
+    monkeypatch.setenv("PATH", f"{open_folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(open_folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(open_folder / "temporary"))
+    (open_folder / "temporary").mkdir(mode=0o777)
+    (open_folder / "temporary").chmod(0o777)
+    library = compiled()
+    (open_folder / "flfast").chmod(0o555)
+    ours, theirs = FORK.Pipe()
+
+    def as_another_user():
+        if os.getuid() == 0:
+            os.setgid(65_534)
+            os.setuid(65_534)
+        theirs.send(compiled())
+        os.environ["FLFAST_MARCH"] = "x86-64"
+        theirs.send(compiled())
+
+    process = FORK.Process(target=as_another_user)
+    process.start()
+    process.join(60)
+    assert ours.recv() == library
+    assert ours.recv().parent.parent == open_folder / "temporary"
+    (open_folder / "flfast").chmod(0o755)
+
+
+def test_places_are_no_part_of_a_library(monkeypatch, compiler, tmp_path):
+    """The same content in two places has one fingerprint; any other content has another one."""
+    compiler('case "$1" in -march=*) echo "#define V ${V:-1}" ;; esac')
+    sources = (module._SOURCE, *module._HEADERS)
+
+    def fingerprint(place, *, march="native", change=None):
+        torch = tmp_path / place / "torch"
+        (torch / "share" / "cmake" / "Torch").mkdir(parents=True)
+        files = {path.name: path.read_text() for path in sources}
+        files |= {"torch/version.py": "2.9", "torch/share/cmake/Torch/TorchConfig.cmake": "ABI=1"}
+        for name, text in files.items():
+            (tmp_path / place / name).write_text(text + "!" * (name == change))
+        copies = [tmp_path / place / path.name for path in sources]
+        monkeypatch.setattr(module, "_SOURCE", copies[0])
+        monkeypatch.setattr(module, "_HEADERS", copies[1:])
+        command = module.compile_command(str(tmp_path / "c++"), torch, march)
+        return module._fingerprint(command, torch)
+
+    here = fingerprint("here")
+    assert fingerprint("there") == here
+    changes = [sources[0].name, sources[1].name, "torch/version.py"]
+    changes.append("torch/share/cmake/Torch/TorchConfig.cmake")
+    found = {here, fingerprint("march", march="x86-64")}
+    found |= {fingerprint(f"{num}", change=change) for num, change in enumerate(changes)}
+    monkeypatch.setenv("V", "2")
+    found.add(fingerprint("compiler"))
+    assert len(found) == 2 + len(changes) + 1
 
 
 @pytest.mark.usefixtures("cache")
@@ -96,7 +233,7 @@ def test_a_compiler_that_fails(cache, compiler):
     compiler("echo 'kernels.cpp:1: error: no' >&2", "exit 1")
     with pytest.raises(RuntimeError, match=r"c\+\+: kernels.cpp:1: error: no"):
         compiled()
-    assert not list(cache.glob("kernels-*"))
+    assert not list(cache.glob("kernels-*.so"))
 
 
 @pytest.fixture
