@@ -17,6 +17,7 @@ from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
 from flfast.setup.components import Components
 from flfast.setup.model_check import first_batch, try_training
+from flfast.setup.trial_calls import on_trial
 from flfast.state.tree import num_bytes
 from flfast.state.weights import by_name, model_weights
 
@@ -26,9 +27,10 @@ _CLOSE = 1e-3
 
 
 def try_models(config: DictConfig, components: Components) -> None:
-    """Compute a gradient with each model; see `try_training`."""
+    """Compute a gradient with each model, and note what is said of it; see `try_training`."""
     for name, one in _named(config, components).items():
-        try_training(name, one.module.model, one.data, bn=config.bn)
+        module = one.module
+        module.unrepeatable = try_training(name, module.model, one.data, bn=config.bn)
         _try_slice(name, one, components)
 
 
@@ -101,7 +103,8 @@ def with_members(
 def _flops(model: nn.Module, components: Components) -> int:
     """Floating-point operations of a forward pass of an example; the same on every rank."""
     inputs = first_batch(components.data, model).inputs
-    with torch.no_grad(), evaluation_mode(model), FlopCounterMode(display=False) as counter:
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), on_trial(model), evaluation_mode(model), counter:
         model(inputs)
     # The counter does not know recurrent layers: there, each token meets each parameter once.
     tokens = 1 if inputs.is_floating_point() else inputs[0].numel()

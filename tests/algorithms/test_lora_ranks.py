@@ -108,7 +108,7 @@ def test_factors_are_the_best_ones_of_their_rank(rank, seed):
 def test_engines_agree_where_products_have_a_lower_rank(tmp_path, layer):
     # Gradients of logits add up to zero over the classes, so products of the head have rank 2 at
     # most; a first layer of 2 units has rank 2 of 3, too.
-    member = "{mlp:{hidden:[%d]}}" % (2 if layer == "fc1" else 6)
+    member = f"{{mlp:{{hidden:[{2 if layer == 'fc1' else 6}]}}}}"
     words = (*LORA, f"model.of=[{member},{member},{member}]", f"adapter.target_modules=[{layer}]")
     eager, fused = (
         sliced_runs.run(tmp_path / way, *words, "algorithm=flexlora", "rounds=4", *WAYS[way])

@@ -71,6 +71,10 @@ def _training_obstacles(
             f"with trainer.precision={plan.precision} the model has a recurrent layer without a "
             f"kernel, whose positions would be traced one by one"
         )
+    if module.unrepeatable is not None:
+        yield module.unrepeatable
+    if any(p.is_complex() for p in module.model.parameters()):
+        yield "programs have no complex weights"
     if recomputes(module.model):
         yield "recompute computes layers again, which programs do not"
     if has_rounded(module.model):
