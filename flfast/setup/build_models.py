@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.parameter import is_lazy
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
@@ -26,7 +25,7 @@ from flfast.setup.model_check import (
     first_batch,
     model_offers,
 )
-from flfast.setup.trial_calls import on_trial
+from flfast.setup.trial_calls import first_outputs
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, bound, call_with, forwards_any
 from flfast.state.randomness import seed_torch
@@ -105,7 +104,7 @@ def _build_model(
     builder: Any,
     feature_dim: int | None = None,
 ) -> nn.Module:
-    seed_torch(config.seed, "initial weights")
+    seed_torch(config.seed, "initial weights", others=True)
     where = f"model={target}"
     with named("model", target):
         made = builder
@@ -118,29 +117,13 @@ def _build_model(
     batch = first_batch(data, made)
     reads = f"inputs of shape {list(data.examples.input_shape)}: model"
     with named(reads, target), torch.no_grad():
-        outputs = _called(made.eval(), batch.inputs)
+        outputs = first_outputs(made.eval(), batch.inputs)
     check_initialized(where, made)
     hint = _how_to_set(builder, data.num_classes)
     check_outputs(where, made, outputs, data, batch, hint=hint)
     if not any(p.requires_grad for p in made.parameters()):
         raise ConfigError(f"{where}: has no parameters to train")
     return made.train()
-
-
-def _called(model: nn.Module, inputs: Tensor) -> Any:
-    """Outputs of a model. What its first call makes stays, such as a cache, and nothing else."""
-    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-        return model(inputs)
-    with on_trial(model) as noticed:
-        outputs = model(inputs)
-    if noticed:
-        with on_trial(model):
-            model(inputs)
-            with on_trial(model) as again:
-                model(inputs)
-        if not again:
-            model(inputs)
-    return outputs
 
 
 def _how_to_set(builder: Any, num_classes: int) -> str:

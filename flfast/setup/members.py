@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 from torch import nn
-from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from flfast.algorithms.contract.downloads import first_downloads
@@ -17,9 +16,9 @@ from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
 from flfast.setup.components import Components
 from flfast.setup.model_check import first_batch, try_training
-from flfast.setup.trial_calls import on_trial
+from flfast.setup.trial_calls import trial_copy
 from flfast.state.tree import num_bytes
-from flfast.state.weights import by_name, model_weights
+from flfast.state.weights import by_name, called_with, model_weights
 
 log = logging.getLogger(__name__)
 _CLOSE = 1e-3
@@ -52,7 +51,7 @@ def _try_slice(name: str, one: Components, whole: Components) -> None:
             (whole.module.model, padded(weights, whole.initial)),
         ):
             with evaluation_mode(model):
-                outputs.append(functional_call(model, by_name(own), (inputs,)))
+                outputs.append(called_with(trial_copy(model), by_name(own), inputs))
     far = float((outputs[0] - outputs[1]).abs().max())
     if far > _CLOSE * float(outputs[1].abs().max()):
         log.warning(
@@ -102,9 +101,8 @@ def with_members(
 
 def _flops(model: nn.Module, components: Components) -> int:
     """Floating-point operations of a forward pass of an example; the same on every rank."""
-    inputs = first_batch(components.data, model).inputs
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), on_trial(model), evaluation_mode(model), counter:
+    inputs, model = first_batch(components.data, model).inputs, trial_copy(model)
+    with torch.no_grad(), evaluation_mode(model), FlopCounterMode(display=False) as counter:
         model(inputs)
     # The counter does not know recurrent layers: there, each token meets each parameter once.
     tokens = 1 if inputs.is_floating_point() else inputs[0].numel()

@@ -71,9 +71,10 @@ def check_copies(where: str, model: nn.Module) -> None:
     own = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            for function in value.values() if isinstance(value, dict) else [value]:
-                cells = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
-                if any(id(held) in own for held in cells.values()):
+            functions = value.values() if isinstance(value, dict) else [value]
+            for function in filter(inspect.isfunction, functions):
+                held = inspect.getclosurevars(function).nonlocals.values()
+                if any(id(each) in own for each in held):
                     raise ConfigError(
                         f"{where}: {path or 'the model'} has a function in {name} that holds on "
                         f"to the model, which copies would share; allowed: a method, or a "
@@ -138,9 +139,9 @@ def try_training(
     reads = f"training mode, inputs of shape {list(data.examples.input_shape)}: model"
     trained = [p for p in model.parameters() if p.requires_grad]
     model.train()
-    with on_trial(model) as noticed, torch.enable_grad(), named(reads, target):
-        freeze(model, frozen=bn == "frozen")
-        outputs: Any = model(batch.inputs)
+    with on_trial(model) as (trial, noticed), torch.enable_grad(), named(reads, target):
+        freeze(trial, frozen=bn == "frozen")
+        outputs: Any = trial(batch.inputs)
         check_outputs(f"{reads}={target}", model, outputs, data, batch)
         loss = data.examples.task_type.loss(outputs, batch.targets)
         if not loss.requires_grad:
@@ -154,7 +155,6 @@ def try_training(
             if "use_reentrant" not in str(error):  # which needs a whole backward pass
                 raise
             noticed.append(RECOMPUTES)
-    freeze(model, frozen=False)
     for name, tensor in _tensors(model) if not torch.isfinite(loss) else ():
         if not torch.isfinite(tensor).all():
             raise ConfigError(

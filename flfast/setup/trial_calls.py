@@ -1,10 +1,9 @@
-"""Calls of a model on trial: what they change in Python is noticed, and put back.
+"""Calls of a model on trial, in copies: the model itself, with what it keeps in Python, stays.
 
 Programs of the fused engine are recorded once. They would repeat numbers that a model keeps or
 draws in Python, and neither run hooks on saved tensors nor compute layers again.
 """
 
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -15,123 +14,89 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parameter import is_lazy
 
-RECOMPUTES = "computes layers again in its backward pass, or has hooks on saved tensors"
+from flfast.state.randomness import same_generators
+
+RECOMPUTES = "computes layers again, or has hooks on saved tensors"
 _OF_TORCH = vars(nn.Module()).keys()
-_Place = tuple[nn.Module, str, str]
+
+
+def trial_copy(model: nn.Module) -> nn.Module:
+    """A copy with the same parameters; the model, if it cannot be copied or has lazy layers."""
+    try:
+        parameters = {id(p): p for p in model.parameters()}
+        return model if any(map(is_lazy, model.parameters())) else deepcopy(model, parameters)
+    except Exception:  # noqa: BLE001 - such as of a lock among its attributes
+        return model
+
+
+def first_outputs(model: nn.Module, inputs: Tensor) -> Any:
+    """Outputs of a model, which keeps what only its first call makes, such as a layer or cache."""
+    with same_generators():
+        outputs = (first := trial_copy(model))(inputs)
+        (second := trial_copy(first))(inputs.flip(0))
+        if first is not model and not list(_changed(first, second)):
+            model(inputs)
+    return outputs
 
 
 @contextmanager
-def on_trial(model: nn.Module) -> Iterator[list[str]]:
-    """Call a model as often as you like: its attributes, buffers and all generators are put back.
-
-    Weights are not, and gradients must not be added up. Layers that the calls make stay, with all
-    that the calls changed.
+def on_trial(model: nn.Module) -> Iterator[tuple[nn.Module, list[str]]]:
+    """Put the global generators back after calls of a copy of a model.
 
     Yields:
-        What a program could not repeat, in words that follow "the model"; filled at the end.
+        The copy, and what a program would not repeat of its calls, in words that follow
+        "the model"; filled at the end.
     """
-    noticed: list[str] = []
-    generators = random.getstate(), np.random.get_state()
-    before = {(m, path, n): v for m, path in _modules(model) for n, v in _attributes(m)}
-    layers = [*model.modules()]
-    kept = [*layers, *model.parameters(), *model.buffers()]
-    memo: dict[int, Any] = {id(each): each for each in kept}
-    copies = {place: _copied(value, memo) for place, value in before.items()}
-    tensors = {(m, path, n): b for m, path in _modules(model) for n, b in m._buffers.items()}  # noqa: SLF001
-    values = {place: b.clone() for place, b in tensors.items() if b is not None}
-    enter = saved_tensors_hooks.__enter__
+    trial, noticed = trial_copy(model), list[str]()
+    buffers, enter = [*trial.buffers()], saved_tensors_hooks.__enter__
 
-    def watched(hooks: saved_tensors_hooks) -> None:
+    def entered(hooks: saved_tensors_hooks) -> None:
         noticed.append(RECOMPUTES)
         enter(hooks)
 
-    try:
-        with patch.object(saved_tensors_hooks, "__enter__", watched), torch.random.fork_rng([]):
-            yield noticed
-    finally:
-        for name, old, new in zip(
-            ("Python's random", "NumPy's global generator"),
-            generators,
-            (random.getstate(), np.random.get_state()),
-            strict=True,
-        ):
-            if not _same(old, new, {}):
-                noticed.append(f"draws from {name} in forward")
-        random.setstate(generators[0])
-        np.random.set_state(generators[1])
-        if layers == [*model.modules()]:  # otherwise the model was not complete before
-            noticed += _put_back(model, before, copies)
-            noticed += _put_back_buffers(tensors, values)
-        noticed[:] = dict.fromkeys(noticed)
+    watched = patch.object(saved_tensors_hooks, "__enter__", entered)
+    with torch.random.fork_rng(devices=[]), same_generators() as drawn, watched:
+        yield trial, noticed
+    changed = [*_changed(model, trial)]
+    if any(now is not before for now, before in zip(trial.buffers(), buffers, strict=True)):
+        changed.append("a buffer")
+    noticed += [f"changes {name} in forward" for name in changed]
+    noticed += [f"draws from {name} in forward" for name in drawn]
 
 
-def _modules(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    return ((module, f"{path}." if path else "") for path, module in model.named_modules())
-
-
-def _attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in vars(module).items() if name not in _OF_TORCH]
-
-
-def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    try:
-        return deepcopy(value, memo)
-    except Exception:  # noqa: BLE001 - what cannot be copied, such as a file, stays
-        return value
-
-
-def _put_back(
-    model: nn.Module, before: Mapping[_Place, Any], copies: Mapping[_Place, Any]
-) -> Iterator[str]:
-    """Undo changes of attributes; yields them in words."""
-    for module, path in _modules(model):
-        for name, value in _attributes(module):
-            place = (module, path, name)
-            replaced = isinstance(value, Tensor) and value is not before.get(place)
-            if place in copies and not replaced and _same(copies[place], value, {}):
-                continue
-            yield f"changes its attribute {path}{name} in forward"
-            del vars(module)[name]
-    for (module, _, name), value in copies.items():
-        vars(module).setdefault(name, value)
-
-
-def _put_back_buffers(
-    tensors: Mapping[_Place, Tensor | None], values: Mapping[_Place, Tensor]
-) -> Iterator[str]:
-    """Undo changes of buffers; yields those that are no part of the weights."""
-    for place, tensor in tensors.items():
-        module, path, name = place
-        now = module._buffers.get(name)  # noqa: SLF001 - also buffers that are None
-        local = name in module._non_persistent_buffers_set  # noqa: SLF001
-        if now is not tensor or (local and not _same(tensor, values.get(place), {})):
-            yield f"changes its buffer {path}{name} in forward"
-        module._buffers[name] = tensor  # noqa: SLF001
-        if tensor is not None:
-            tensor.copy_(values[place])
+def _changed(model: nn.Module, trial: nn.Module) -> Iterator[str]:
+    """Attributes and other buffers than weights that differ in a copy after it was called."""
+    for (path, module), copy in zip(model.named_modules(), trial.modules(), strict=False):
+        names = (vars(module).keys() | vars(copy).keys()) - _OF_TORCH
+        before, after = ({n: vars(m).get(n) for n in names} for m in (module, copy))
+        local = module._non_persistent_buffers_set  # noqa: SLF001 - it has no other name
+        for found, of in ((before, module), (after, copy)):
+            found |= {n: of.get_buffer(n) for n in local}
+        for name in sorted(before):
+            if not _same(before[name], after[name], {}):
+                yield f"{path}.{name}".strip(".")
 
 
 def _same(one: Any, other: Any, seen: dict[tuple[int, int], Any]) -> bool:
     """Whether two objects have the same content; `seen` keeps what was compared."""
-    if one is other or (id(one), id(other)) in seen:
+    if one is other or isinstance(one, nn.Module) or (id(one), id(other)) in seen:
         return True
     seen[id(one), id(other)] = one, other
     if type(one) is not type(other):
         return False
-    if isinstance(one, Tensor):
-        # NaN is the same as NaN.
-        same = one.dtype == other.dtype and one.shape == other.shape
-        return same and bool(((one == other) | ((one != one) & (other != other))).all())
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[k], other[k], seen) for k in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(lambda a, b: _same(a, b, seen), one, other))
     try:
-        if type(one).__eq__ is not object.__eq__:
-            return bool(one == other)
-        return _same(one.__reduce_ex__(4), other.__reduce_ex__(4), seen)
-    except (TypeError, ValueError, RuntimeError):  # such as a lock, or a record of arrays
+        if isinstance(one, (Tensor, np.ndarray)):
+            alike = one.dtype == other.dtype and one.shape == other.shape
+            return alike and bool((one == other).all())
+        if isinstance(one, Mapping):
+            one, other = [*one.items()], [*other.items()]
+        elif not isinstance(one, (list, tuple)):
+            if type(one).__eq__ is not object.__eq__:
+                return bool(one == other)
+            one, other = (each.__reduce_ex__(4) for each in (one, other))
+    except (TypeError, ValueError, RuntimeError):  # of what cannot be read, such as a lock
         return True
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(_same(*pair, seen) for pair in pairs)
