@@ -7,8 +7,10 @@ and Client Resources. NeurIPS 2024, section 3. https://arxiv.org/abs/2402.11505
     A_k = the first r_k rows of A, B_k = the first r_k columns of B
 
 So clients get the best approximation of M of their rank. Of each row of A, the largest element is
-positive, which makes the decomposition unique. Ranks are those of `adapter.rank=[...]`, one for
-each member of `model=family`, the largest first. Other trained weights are averaged.
+positive, which makes the decomposition unique. Singular values below 1e-4 of the largest count as
+zero: their directions would be rounding errors, so the row of A stays, and the column of B is
+zero. Ranks are those of `adapter.rank=[...]`, one for each member of `model=family`, the largest
+first. Other trained weights are averaged.
 """
 
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm, Uploads, Weighting
 from flfast.algorithms.kit.low_rank import averaged_products, factor_pairs
+from flfast.state.near_ties import EQUAL, first_lowest
 from flfast.state.tree import Tree, add, merge
 from flfast.state.weights import model_weights
 
@@ -39,11 +42,14 @@ def flexlora(*, weighting: Weighting, initial: Tree, members: Sequence[Tree]) ->
 
 
 def best_factors(product: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """(A, B), shaped as `a` and `b`, whose product is the nearest one of their rank."""
+    """(A, B), shaped as `a` and `b`, whose product is the nearest one of their rank.
+
+    Rows of `a` stay where the product has a lower rank.
+    """
     u, sizes, v = torch.linalg.svd(product.double(), full_matrices=False)
-    rank = min(len(a), len(sizes))
-    sign = v.gather(1, v.abs().argmax(1, keepdim=True)).sign()
-    new_a, new_b = torch.zeros_like(a).flatten(1), torch.zeros_like(b).flatten(1)
+    rank = min(len(a), int((sizes > EQUAL * sizes[0]).sum()))
+    sign = v.gather(1, first_lowest(-v.abs()).unsqueeze(1)).sign()
+    new_a, new_b = a.flatten(1).clone(), torch.zeros_like(b).flatten(1)
     new_a[:rank] = (sign * v)[:rank].to(a.dtype)
     new_b[:, :rank] = (u * sign.T * sizes)[:, :rank].to(b.dtype)
     return new_a.view_as(a), new_b.view_as(b)

@@ -30,6 +30,7 @@ from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.model_groups import weighted_mean
 from flfast.algorithms.kit.nearest_mixture import nearest_mixture
 from flfast.datamodules.batches import Batch
+from flfast.state.near_ties import first_lowest
 from flfast.state.options import Count, NonNegative, Several
 from flfast.state.randomness import torch_generator
 from flfast.state.traced_noise import traced_uniform
@@ -166,8 +167,8 @@ def positions(changes: Tensor, num: int) -> Tensor:
     """
     moves = changes.double() - changes.double().mean(0)
     left, lengths, right = torch.linalg.svd(moves, full_matrices=False)
-    # The largest loading is positive, as in scikit-learn.
-    signs = right.gather(1, right.abs().argmax(1, keepdim=True)).sign().flatten()
+    # The largest loading is positive, as in scikit-learn. Rows of two classes are opposite.
+    signs = right.gather(1, first_lowest(-right.abs()).unsqueeze(1)).sign().flatten()
     scores = (left * lengths * signs)[:, :num]
     scores = F.pad(scores, (0, num - scores.shape[1]))
     tried = (nearest_mixture(scores / size) for size in SIZES)

@@ -16,7 +16,7 @@ from flfast.api.own_data import read_data
 from flfast.api.own_parts import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
-from flfast.setup.model_check import check_initialized, check_module
+from flfast.setup.model_check import check_copies, check_initialized, check_module
 
 _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
 
@@ -46,6 +46,7 @@ def own_objects(
     if isinstance(model := found.get("model"), nn.Module):
         where = f"model={name_of(model)}"
         check_module(where, model)
+        check_copies(where, model)
         check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
     read = read_data(

@@ -13,6 +13,7 @@ import torch
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.state.output_streams import surviving_output
+from flfast.state.randomness import same_generators
 
 
 @contextmanager
@@ -25,6 +26,7 @@ def session(job: HydraJob) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
         stack.enter_context(torch.random.fork_rng(devices=gpus))
+        stack.enter_context(same_generators())
         stack.enter_context(_same_threads())
         stack.enter_context(surviving_output())
         stack.enter_context(_logging(job))

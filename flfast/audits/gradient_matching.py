@@ -16,11 +16,11 @@ import rich
 import torch
 from rich.progress import track
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from flfast.lit.batchnorm import freeze
 from flfast.lit.local_module import LocalModule
 from flfast.state.tree import Tree
+from flfast.state.weights import called_with
 
 Gradient = Callable[[Tensor], Sequence[Tensor]]
 """Images [B, channels, H, W] -> gradient by each parameter, differentiable in the images."""
@@ -115,7 +115,7 @@ def surrogate_gradient(
     def gradient(images: Tensor) -> Sequence[Tensor]:
         # BatchNorm changes its statistics in place.
         buffers = {name: leaf.clone() for name, leaf in weights.items() if not leaf.requires_grad}
-        outputs = functional_call(model, {**weights, **buffers}, (images,))
+        outputs = called_with(model, {**weights, **buffers}, images)
         loss = module.task_type.loss(outputs, labels)
         return torch.autograd.grad(loss, trained, create_graph=True, materialize_grads=True)
 

@@ -43,7 +43,7 @@ class EagerTraining:
         site = self._site
         trainer, module = site.trainers.trainer(plan), site.trainers.module(plan)
         start = site.start(client_id, download, plan)
-        start.seed_torch()
+        start.seed_torch(others=True)
         context, data = start.context, start.data
         if self._perturb is not None:
             context = context._replace(start=self._perturb(context.start))

@@ -28,10 +28,10 @@ class ClientStart(NamedTuple):
     data: ClientDataModule
     plan: RoundPlan
 
-    def seed_torch(self) -> None:
-        """Seed torch's generators for this local training."""
-        data = self.data
-        seed_torch(data.data.seed, "local training", self.plan.round_idx, data.client_id)
+    def seed_torch(self, *, others: bool = False) -> None:
+        """Seed torch's generators for this local training; see `seed_torch`."""
+        data, path = self.data, (self.plan.round_idx, self.data.client_id)
+        seed_torch(data.data.seed, "local training", *path, others=others)
 
     def stage_plan(self, stage: LocalStage) -> RoundPlan:
         """The plan of a stage: with the stage's epochs, and the client's share of all steps."""

@@ -42,6 +42,7 @@ class LocalModule(L.LightningModule):
         predictions: collects the predictions of the current evaluation pass.
         personal_models: batch -> outputs of the clients' personal models; None is the server's.
         forward_pass: inputs -> outputs of the server's model, in evaluation; None is the model.
+        unrepeatable: why the model's calls are no program, if that is known.
     """
 
     context: Context
@@ -77,16 +78,19 @@ class LocalModule(L.LightningModule):
         self.predictions = PredictionStore(task_type)
         self.personal_models: Callable[[Batch], Tensor] | None = None
         self.forward_pass: Callable[[Tensor], Tensor] | None = None
+        self.unrepeatable: str | None = None
 
     def of(self, model: nn.Module, algorithm: Algorithm) -> "LocalModule":
         """A module with the same task and optimizer."""
-        return LocalModule(
+        copy = LocalModule(
             model,
             algorithm,
             self.make_optimizer,
             self.task_type,
             freeze_batchnorm=self.freeze_batchnorm,
         )
+        copy.unrepeatable = self.unrepeatable
+        return copy
 
     def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
         """A copy with sharded parameters on the mesh's device; see `shard`."""

@@ -9,11 +9,11 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.func import functional_call
 
 from flfast.datamodules.batches import Batch
 from flfast.distributed.sharding import mean_over_ranks
 from flfast.state.tree import Tree
+from flfast.state.weights import called_with
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.factored_logits import FactoredLogits, large_factored
 from flfast.tasks.task_type import TaskType
@@ -27,7 +27,7 @@ class LocalTask:
         task_type: gives the loss.
         buffers: buffers to use instead of the model's, by name.
         model_params: the dict with the model's own parameters. With this very dict the model is
-            called directly, with any other by `functional_call`.
+            called directly, with any other by `called_with`.
         example_weights: weights of a batch's examples, [B], with sum 1; None weighs them equally.
     """
 
@@ -103,7 +103,7 @@ class LocalTask:
             for name, like in (*self._model.named_parameters(), *self._model.named_buffers())
             if name in params
         }
-        return functional_call(self._model, {**self._buffers, **given}, (inputs,), options)
+        return called_with(self._model, {**self._buffers, **given}, inputs, **options)
 
     def _loss(self, logits: Tensor | FactoredLogits, batch: Batch) -> Tensor:
         weights = self._example_weights

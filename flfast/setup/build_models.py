@@ -25,6 +25,7 @@ from flfast.setup.model_check import (
     first_batch,
     model_offers,
 )
+from flfast.setup.trial_calls import first_outputs
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, bound, call_with, forwards_any
 from flfast.state.randomness import seed_torch
@@ -103,7 +104,7 @@ def _build_model(
     builder: Any,
     feature_dim: int | None = None,
 ) -> nn.Module:
-    seed_torch(config.seed, "initial weights")
+    seed_torch(config.seed, "initial weights", others=True)
     where = f"model={target}"
     with named("model", target):
         made = builder
@@ -116,7 +117,7 @@ def _build_model(
     batch = first_batch(data, made)
     reads = f"inputs of shape {list(data.examples.input_shape)}: model"
     with named(reads, target), torch.no_grad():
-        outputs: Any = made.eval()(batch.inputs)
+        outputs = first_outputs(made.eval(), batch.inputs)
     check_initialized(where, made)
     hint = _how_to_set(builder, data.num_classes)
     check_outputs(where, made, outputs, data, batch, hint=hint)

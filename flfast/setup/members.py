@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 from torch import nn
-from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from flfast.algorithms.contract.downloads import first_downloads
@@ -17,8 +16,9 @@ from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
 from flfast.setup.components import Components
 from flfast.setup.model_check import first_batch, try_training
+from flfast.setup.trial_calls import trial_copy
 from flfast.state.tree import num_bytes
-from flfast.state.weights import by_name, model_weights
+from flfast.state.weights import by_name, called_with, model_weights
 
 log = logging.getLogger(__name__)
 _CLOSE = 1e-3
@@ -26,9 +26,10 @@ _CLOSE = 1e-3
 
 
 def try_models(config: DictConfig, components: Components) -> None:
-    """Compute a gradient with each model; see `try_training`."""
+    """Compute a gradient with each model, and note what is said of it; see `try_training`."""
     for name, one in _named(config, components).items():
-        try_training(name, one.module.model, one.data, bn=config.bn)
+        module = one.module
+        module.unrepeatable = try_training(name, module.model, one.data, bn=config.bn)
         _try_slice(name, one, components)
 
 
@@ -50,7 +51,7 @@ def _try_slice(name: str, one: Components, whole: Components) -> None:
             (whole.module.model, padded(weights, whole.initial)),
         ):
             with evaluation_mode(model):
-                outputs.append(functional_call(model, by_name(own), (inputs,)))
+                outputs.append(called_with(trial_copy(model), by_name(own), inputs))
     far = float((outputs[0] - outputs[1]).abs().max())
     if far > _CLOSE * float(outputs[1].abs().max()):
         log.warning(
@@ -100,7 +101,7 @@ def with_members(
 
 def _flops(model: nn.Module, components: Components) -> int:
     """Floating-point operations of a forward pass of an example; the same on every rank."""
-    inputs = first_batch(components.data, model).inputs
+    inputs, model = first_batch(components.data, model).inputs, trial_copy(model)
     with torch.no_grad(), evaluation_mode(model), FlopCounterMode(display=False) as counter:
         model(inputs)
     # The counter does not know recurrent layers: there, each token meets each parameter once.

@@ -1,5 +1,6 @@
 """What a model gets of the data, and checks that it can be trained, before any training."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from flfast.config.errors import ConfigError
@@ -15,13 +15,14 @@ from flfast.datamodules.batches import Batch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import freeze
+from flfast.setup.trial_calls import RECOMPUTES, on_trial
 from flfast.setup.user_code import named, place
 from flfast.state.injection import asks_for
 from flfast.state.weights import dtype_of_module
 
 
 def check_module(where: str, model: nn.Module) -> None:
-    """Refuse a model whose code torch has replaced, or whose weights are not in memory.
+    """Refuse a model with code that torch replaced, gradient hooks, or weights not in memory.
 
     Raises:
         ConfigError: naming the module or the tensor, and what is allowed.
@@ -33,6 +34,12 @@ def check_module(where: str, model: nn.Module) -> None:
         if by:
             what = f"{where}: {name or 'the model'}"
             raise ConfigError(f"{what} is compiled by {by}; allowed: the nn.Module itself")
+    for name, p in model.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:  # type: ignore[attr-defined]  # noqa: SLF001
+            raise ConfigError(
+                f"{where}: {name} has a gradient hook, which copies of the model lose; allowed: "
+                f"a torch.autograd.Function in forward, or register_full_backward_hook of a layer"
+            )
     for name, tensor in _tensors(model):
         if tensor.device.type != "cpu":
             raise ConfigError(
@@ -53,6 +60,26 @@ def check_initialized(where: str, model: nn.Module) -> None:
                 f"{where}: {name} has no values yet, since its layer is lazy; allowed: a function "
                 f"that makes the model, or a model that was called with a batch before"
             )
+
+
+def check_copies(where: str, model: nn.Module) -> None:
+    """Refuse functions that hold on to the model: those of a copy would use the original.
+
+    Raises:
+        ConfigError: naming the attribute or the hook, and what is allowed.
+    """
+    own = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            functions = value.values() if isinstance(value, dict) else [value]
+            for function in filter(inspect.isfunction, functions):
+                held = inspect.getclosurevars(function).nonlocals.values()
+                if any(id(each) in own for each in held):
+                    raise ConfigError(
+                        f"{where}: {path or 'the model'} has a function in {name} that holds on "
+                        f"to the model, which copies would share; allowed: a method, or a "
+                        f"function that makes the model"
+                    )
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -96,8 +123,13 @@ def check_outputs(
         )
 
 
-def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn: str) -> None:
+def try_training(
+    target: str, model: nn.Module, data: FederatedDataModule, *, bn: str
+) -> str | None:
     """Compute a gradient in training mode. Weights, buffers and seeds stay as they are.
+
+    Returns:
+        Why the model cannot be recorded as a program; None if it can, as far as one call shows.
 
     Raises:
         ConfigError: if the model raises, its outputs are of another shape, they do not depend on
@@ -106,11 +138,10 @@ def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn
     batch = first_batch(data, model)
     reads = f"training mode, inputs of shape {list(data.examples.input_shape)}: model"
     trained = [p for p in model.parameters() if p.requires_grad]
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.train()
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), named(reads, target):
-        freeze(model, frozen=bn == "frozen")
-        outputs: Any = functional_call(model, buffers, (batch.inputs,))
+    with on_trial(model) as (trial, noticed), torch.enable_grad(), named(reads, target):
+        freeze(trial, frozen=bn == "frozen")
+        outputs: Any = trial(batch.inputs)
         check_outputs(f"{reads}={target}", model, outputs, data, batch)
         loss = data.examples.task_type.loss(outputs, batch.targets)
         if not loss.requires_grad:
@@ -118,13 +149,18 @@ def try_training(target: str, model: nn.Module, data: FederatedDataModule, *, bn
                 f"{reads}={target}: the outputs have no gradient; allowed: a "
                 f"forward{place(type(model).forward)} without detach() and no_grad()"
             )
-        torch.autograd.grad(loss, trained[:1], allow_unused=True)
-    freeze(model, frozen=False)
+        try:
+            torch.autograd.grad(loss, trained[:1], allow_unused=True)
+        except RuntimeError as error:
+            if "use_reentrant" not in str(error):  # which needs a whole backward pass
+                raise
+            noticed.append(RECOMPUTES)
     for name, tensor in _tensors(model) if not torch.isfinite(loss) else ():
         if not torch.isfinite(tensor).all():
             raise ConfigError(
                 f"model={target}: {name} has NaN or infinity; allowed: finite weights"
             )
+    return f"the model {noticed[0]}, which programs do not" if noticed else None
 
 
 def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any]:

@@ -147,9 +147,10 @@ def build_trainer(
     if plan.strategy == "dp" and num_devices(chosen) > 1:
         strategy, options["devices"] = DataParallelStrategy.strategy_name, chosen
     sharded = plan.strategy == "fsdp" and world.size > 1
+    # What is gathered in inference mode, or is made there by a model, could not be trained.
+    options.setdefault("inference_mode", False)
     if sharded:
         strategy = FullyShardedStrategy(config.strategy.group_params)
-        options["inference_mode"] = False  # parameters gathered in it could not be trained
     elif plan.strategy == "ddp" and plan.shard == "batch" and world.size > 1:
         strategy = "ddp"
     if sharded or strategy == "ddp":

@@ -3,8 +3,10 @@
 All engines, strategies, device counts and resumed runs therefore draw the same numbers.
 """
 
+import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -52,11 +54,38 @@ def torch_generator(seed: int, purpose: str, *path: int) -> torch.Generator:
     return torch.Generator().manual_seed(_torch_seed(seed, purpose, path))
 
 
-def seed_torch(seed: int, purpose: str, *path: int) -> None:
-    """Seed torch's global generators, which dropout and initialisers use."""
+def seed_torch(seed: int, purpose: str, *path: int, others: bool = False) -> None:
+    """Seed torch's global generators, which dropout and initialisers use.
+
+    `others` are those of Python and NumPy, which models of users may use.
+    """
     own_seed = _torch_seed(seed, purpose, path)
     for set_seed in _seeders():
         set_seed(own_seed)
+    if others:
+        random.seed(own_seed)
+        np.random.seed(own_seed % 2**32)  # noqa: NPY002, TID251
+
+
+@contextmanager
+def same_generators() -> Iterator[list[str]]:
+    """Put the global generators of Python and NumPy back.
+
+    Yields:
+        The names of those that were drawn from; filled at the end.
+    """
+    drawn: list[str] = []
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield drawn
+    finally:
+        if random.getstate() != python:
+            drawn.append("Python's random")
+        now = np.random.get_state()  # noqa: NPY002
+        if now[2:] != numpy[2:] or (now[1] != numpy[1]).any():
+            drawn.append("NumPy's global generator")
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def _torch_seed(seed: int, purpose: str, path: tuple[int, ...]) -> int:

@@ -80,8 +80,13 @@ def float_type(tree: Tree) -> torch.dtype:
 
 
 def sub(left: Tree, right: Tree) -> Tree:
-    """`left - right`, leaf by leaf."""
-    return tree_map(torch.sub, left, right)
+    """`left - right`, leaf by leaf; of booleans -1, 0 or 1."""
+    return tree_map(difference, left, right)
+
+
+def difference(left: Tensor, right: Tensor) -> Tensor:
+    """`left - right`; of booleans -1, 0 or 1."""
+    return left.to(torch.int8) - right.to(torch.int8) if left.dtype == torch.bool else left - right
 
 
 def add(tree: Tree, change: Tree) -> Tree:
@@ -94,7 +99,11 @@ def add(tree: Tree, change: Tree) -> Tree:
     def added(name: str, leaf: Any) -> Any:
         if name not in tree:
             return leaf
-        return add(tree[name], leaf) if isinstance(leaf, dict) else tree[name] + leaf
+        if isinstance(leaf, dict):
+            return add(tree[name], leaf)
+        # Of booleans, which may be numbers in examples.
+        is_bool = getattr(tree[name], "dtype", None) == torch.bool
+        return tree[name] + leaf > 0 if is_bool else tree[name] + leaf
 
     return {**tree, **{name: added(name, leaf) for name, leaf in change.items()}}
 

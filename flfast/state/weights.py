@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils.stateless import _reparametrize_module
 
 from flfast.state.dtensor import full_copy, shard_like
 from flfast.state.tree import Tree, named_leaves
@@ -59,6 +60,12 @@ def buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     # state_dict lists a tied parameter under each of its names; named_parameters only once.
     names = module.state_dict().keys()
     return {name: b for name, b in module.named_buffers() if name in names}
+
+
+def called_with(module: nn.Module, weights: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """`torch.func.functional_call`, which cannot put back the weights of a layer in two places."""
+    with _reparametrize_module(module, weights, tie_weights=True, stack_weights=True):
+        return module(*args, **kwargs)
 
 
 @torch.no_grad()

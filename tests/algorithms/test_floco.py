@@ -8,6 +8,7 @@ from engine_runs import mlp, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import others_slow
+from tied import generators
 
 from flfast.algorithms.contract import Uploads
 from flfast.algorithms.floco import floco, mixture, positions
@@ -197,6 +198,17 @@ def test_equal_clients_stand_together_and_others_apart():
     scores = torch.from_numpy(groups - groups.mean(0))[:, :4]
     others = [nearest_mixture(scores / size) for size in sizes]
     assert energy(found.numpy()) <= min(energy(each.numpy()) for each in others)
+
+
+@settings(max_examples=5)
+@given(generators())
+def test_rounding_mirrors_no_positions(rng):
+    """Changes of the rows of two classes are opposite, so that two loadings are the largest."""
+    row = rng.normal(size=(5, 6))
+    changes = np.concatenate([row, -row], axis=1)
+    other = changes * (1 + 1e-15 * rng.choice([-4, 4], changes.shape))
+    found, expected = (positions(torch.from_numpy(each), 3) for each in (other, changes))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("missed", [None, TAU - 1])

@@ -1,5 +1,6 @@
 """HetLoRA and FlexLoRA against their equations, in plain torch and double precision."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -100,6 +101,31 @@ def test_factors_are_the_best_ones_of_their_rank(rank, seed):
     # The first ranks are the best ones of lower rank.
     first = best_factors(product, torch.zeros(1, 4).double(), torch.zeros(6, 1).double())
     torch.testing.assert_close((a[:1], b[:, :1]), first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["fc", "fc1"])
+def test_engines_agree_where_products_have_a_lower_rank(tmp_path, layer):
+    # Gradients of logits add up to zero over the classes, so products of the head have rank 2 at
+    # most; a first layer of 2 units has rank 2 of 3, too.
+    member = f"{{mlp:{{hidden:[{2 if layer == 'fc1' else 6}]}}}}"
+    words = (*LORA, f"model.of=[{member},{member},{member}]", f"adapter.target_modules=[{layer}]")
+    eager, fused = (
+        sliced_runs.run(tmp_path / way, *words, "algorithm=flexlora", "rounds=4", *WAYS[way])
+        for way in ("eager", "fused")
+    )
+    torch.testing.assert_close(fused, eager, rtol=1e-9, atol=1e-9)
+
+
+@given(rank=st.integers(0, 3), noise=st.floats(0, 1e-9), seed=st.integers(0, 99))
+def test_rounding_makes_no_factors(rank, noise, seed):
+    rng = torch.Generator().manual_seed(seed)
+    drawn = partial(torch.randn, generator=rng, dtype=torch.float64)
+    product, a, b = drawn(5, rank) @ drawn(rank, 4), drawn(4, 4), drawn(5, 4)
+    new_a, new_b = best_factors(product + noise * product.norm() * drawn(5, 4), a, b)
+    torch.testing.assert_close(new_b @ new_a, product, rtol=1e-6, atol=1e-6)
+    assert torch.equal(new_a[rank:], a[rank:])
+    assert not new_b[:, rank:].any()
 
 
 @pytest.mark.parametrize(

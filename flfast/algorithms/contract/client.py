@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, difference
 
 Fact = Literal["examples", "labels", "round", "public"]
 
@@ -86,8 +86,9 @@ def _change(end: Tree, start: Tree) -> Tree:
         if isinstance(leaf, dict):
             result[name] = _change(leaf, start[name])
         else:
-            change = leaf - start[name]
-            result[name] = change if change.dtype == leaf.dtype else change.to(leaf.dtype)
+            change = difference(leaf, start[name])
+            same = leaf.dtype in {change.dtype, torch.bool}
+            result[name] = change if same else change.to(leaf.dtype)
     return result
 
 

@@ -2,12 +2,12 @@
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.dataflow import calls
 from flfast.engines.fused.graph.trace import like, lowered, record, simplified
 from flfast.state.native.compiler import missing
+from flfast.state.weights import called_with
 
 PART = 128
 """Examples that are predicted at once: activations of a thousand take hundreds of megabytes."""
@@ -64,7 +64,7 @@ class JoinedForward:
 
         def run(*given: Tensor) -> Tensor:
             weights = dict(zip(names, given[:-1], strict=True))
-            found: Tensor = functional_call(self._model, weights, (given[-1],))
+            found: Tensor = called_with(self._model, weights, given[-1])
             return found
 
         try:

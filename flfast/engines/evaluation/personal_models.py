@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from flfast.algorithms.contract import Task
 from flfast.datamodules.batches import Batch
@@ -12,7 +12,7 @@ from flfast.lit.task import LocalTask
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, tree_map
 from flfast.state.vmap_fallback import no_vmap_fallback
-from flfast.state.weights import buffers, by_name, write_weights
+from flfast.state.weights import buffers, by_name, called_with, write_weights
 from flfast.tasks.task_type import TaskType
 
 VMAPPED_BYTES, VMAPPED_EXAMPLES = 1 << 16, 32
@@ -99,7 +99,7 @@ class PersonalModels:
             for name in clients[0]
         }
         padded = padded.view(len(sizes), largest, *inputs.shape[1:])
-        logits: Tensor = vmap(lambda leaves, x: functional_call(self._model, leaves, (x,)))(
+        logits: Tensor = vmap(lambda leaves, x: called_with(self._model, leaves, x))(
             weights, padded
         )
         return logits.flatten(0, 1).index_select(0, rows)

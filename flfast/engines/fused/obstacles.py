@@ -71,10 +71,7 @@ def _training_obstacles(
             f"with trainer.precision={plan.precision} the model has a recurrent layer without a "
             f"kernel, whose positions would be traced one by one"
         )
-    if recomputes(module.model):
-        yield "recompute computes layers again, which programs do not"
-    if has_rounded(module.model):
-        yield "with adapter.base_bits=8, programs would keep floats of all weights of the base"
+    yield from _model_obstacles(module)
     if not isinstance(data.examples.inputs, Tensor) or data.loading.num_workers:
         yield "the data are read by workers"
     try:
@@ -86,6 +83,17 @@ def _training_obstacles(
     else:
         if optimizer.counts and _averages_some_states(module):
             yield "local_optimizer_state=average shares the step counts of some parameters only"
+
+
+def _model_obstacles(module: LocalModule) -> Iterator[str]:
+    if module.unrepeatable is not None:
+        yield module.unrepeatable
+    if any(p.is_complex() for p in module.model.parameters()):
+        yield "programs have no complex weights"
+    if recomputes(module.model):
+        yield "recompute computes layers again, which programs do not"
+    if has_rounded(module.model):
+        yield "with adapter.base_bits=8, programs would keep floats of all weights of the base"
 
 
 def _averages_some_states(module: LocalModule) -> bool:

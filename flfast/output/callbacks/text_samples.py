@@ -8,12 +8,12 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
-from torch.func import functional_call
 
 from flfast.datamodules.examples import Examples
 from flfast.federation.loop import Federation
 from flfast.state.options import Count, Positive
 from flfast.state.randomness import torch_generator
+from flfast.state.weights import called_with
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def server_logits(federation: Federation) -> Callable[[Tensor], Tensor]:
         inputs = inputs.to(like if inputs.is_floating_point() else like.device)
         was_training = model.training
         try:
-            found: Tensor = functional_call(model.eval(), weights, (inputs,))
+            found: Tensor = called_with(model.eval(), weights, inputs)
         finally:
             model.train(was_training)
         return found.float().cpu()
