@@ -60,23 +60,23 @@ FRACTIONS = st.sampled_from((0.0, 0.1, 0.25, 0.4))
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=2, max_size=4),
     marks=st.lists(st.booleans(), min_size=48, max_size=48),
-    val=FRACTIONS,
-    test=FRACTIONS,
-    clients=st.sampled_from((0, 1, 0.3)),
-    few_shot=st.sampled_from((None, 1, 3)),
+    split=st.builds(
+        Split,
+        val=FRACTIONS,
+        test=FRACTIONS,
+        clients=st.sampled_from((0, 1, 0.3)),
+        few_shot=st.sampled_from((None, 1, 3)),
+    ),
     seed=st.integers(0, 5),
     data=st.data(),
 )
 @settings(max_examples=60)
-def test_rows_are_those_of_a_simulation_for_all_keys_of_split(
-    sizes, marks, val, test, clients, few_shot, seed, data
-):
+def test_rows_are_those_of_a_simulation_for_all_keys_of_split(sizes, marks, split, seed, data):
     owner = np.array(data.draw(st.permutations(np.repeat(np.arange(len(sizes)), sizes).tolist())))
     is_test = np.array(marks[: len(owner)])
     for client_id in range(len(sizes)):  # each has an example to train on
         is_test[np.flatnonzero(owner == client_id)[0]] = False
     rows = torch.arange(len(owner))
-    split = Split(val, test, clients, few_shot)
     simulation = data_of(examples_of(rows, owner, is_test), NATURAL, split, seed=seed)
     for client_id in range(len(sizes)):
         own, number = owner == client_id, (client_id, len(sizes))
