@@ -207,7 +207,8 @@ def split_examples(
     sizes = np.bincount(owner, minlength=num_clients)
     if not sizes.all():
         raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
-    is_alone = client is not None and num_clients == 1
+    number = client if num_clients == 1 else None
+    is_alone = number is not None
     own_test = np.zeros(len(held_out) if is_alone else 0, dtype=np.int64)
     if examples.owner is not None and not is_alone:
         own_test = _client_of(examples.owner[held_out], examples.owner[pool], owner)
@@ -215,7 +216,7 @@ def split_examples(
     place = generator(seed, "split").random(len(owner))
     known = examples.owner is not None and np.array_equal(owner, examples.owner[pool])
     if is_alone or known:  # each client of the data may be in a process of its own
-        place = own_places(owner, client if is_alone else 0, seed)
+        place = own_places(owner, number or 0, seed)
     splits = split_clients(
         pool,
         owner,

@@ -66,6 +66,7 @@ FRACTIONS = st.sampled_from((0.0, 0.1, 0.25, 0.4))
         test=FRACTIONS,
         clients=st.sampled_from((0, 1, 0.3)),
         few_shot=st.sampled_from((None, 1, 3)),
+        server_examples=st.just(0),
     ),
     seed=st.integers(0, 5),
     data=st.data(),
