@@ -39,6 +39,8 @@ from flfast.state.real_folder import literal, real_folder
 log = logging.getLogger(__name__)
 
 _GREETING = "greeting"
+_MOST_CLIENTS = 2**24
+"""A client's process keeps a number for each."""
 
 
 class Network(Protocol):
@@ -81,7 +83,7 @@ class Client:
         """
         message = unpack(request)
         num_clients = message.facts.get("clients")
-        if not isinstance(num_clients, int) or not 0 <= self._client_id < num_clients:
+        if type(num_clients) is not int or not self._client_id < num_clients <= _MOST_CLIENTS:
             raise MalformedError(
                 f"client {self._client_id} of {num_clients} clients; allowed: 0 to one less"
             )
@@ -137,20 +139,25 @@ class _Clients:
         self._first: dict[int, Greeting] = {}
 
     def greet_all(self) -> tuple[Schema, dict[str, np.ndarray]]:
-        """Ask all nodes who they are.
+        """Ask all nodes who they are. Nodes that do not greet are left out if all clients do.
 
         Raises:
             ConfigError: if a client is missing, or settings differ.
         """
         found: dict[str, Greeting] = {}
-        problems = []
+        problems, strange = list[str](), list[str]()
         for node, answer in self._greeted(self._network.nodes()):
             try:
                 found[node] = self._greeting(node, answer)
-            except ConfigError as error:  # noqa: PERF203 - each node is told
+            except MalformedError as error:  # noqa: PERF203 - each node is told
+                strange.append(str(error))
+            except ConfigError as error:
                 problems.append(str(error))
-        if problems:
-            raise ConfigError("\n".join(problems))
+        is_whole = len({one.client for one in found.values()}) == self._num
+        if problems or (strange and not is_whole):
+            raise ConfigError("\n".join([*problems, *strange]))
+        for line in strange:
+            log.warning("%s; it is left out", line)
         self._known.update(found)
         self._first = {one.client: one for one in found.values()}
         return check_together(found, self._num)
@@ -161,12 +168,12 @@ class _Clients:
         return self._network.ask(requests) if requests else iter(())
 
     def _greeting(self, node: str, answer: bytes | str) -> Greeting:
-        if isinstance(answer, str):
-            raise ConfigError(f"node {node}: {answer}")
         try:
+            if isinstance(answer, str):
+                raise MalformedError(answer)
             return check_greeting(node, unpack(answer), self._config, self._num)
         except MalformedError as error:
-            raise ConfigError(f"node {node}: {error}") from error
+            raise MalformedError(f"node {node}: {error}") from error
 
     def _places(self) -> dict[int, str]:
         """The node of each client that can be asked; nodes that are new are greeted."""
@@ -176,7 +183,7 @@ class _Clients:
                 self._known[node] = found = self._greeting(node, answer)
                 if found != self._first[found.client]:
                     raise ConfigError(f"node {node}: client {found.client} has other examples now")
-            except ConfigError as error:  # noqa: PERF203 - the others go on
+            except (ConfigError, MalformedError) as error:  # noqa: PERF203 - the others go on
                 log.warning("%s", error)
                 if not isinstance(answer, str):  # otherwise it is asked again
                     self._known[node] = None

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from flfast.algorithms.contract import Context, Finished
-from flfast.state.tree import Tree, leaves, num_bytes
+from flfast.state.tree import Tree, leaves
 
 
 class LocalResult(NamedTuple):
@@ -72,7 +72,5 @@ class Sent(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Size of message and upload."""
-        if not self.message:
-            return num_bytes(self.upload)
         plain = (leaf for leaf in leaves(self.upload) if not leaf.is_meta)
         return len(self.message) + sum(leaf.numel() * leaf.element_size() for leaf in plain)

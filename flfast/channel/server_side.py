@@ -2,14 +2,18 @@
 
 from typing import Literal, NamedTuple
 
+import torch
+from torch import Tensor
+
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Order
 from flfast.channel.channel import Channel
 from flfast.channel.sent import Sender, Sent
+from flfast.channel.wire import LARGEST
 from flfast.state.randomness import generator
 from flfast.state.stack import structure
 from flfast.state.tree import Tree, add, all_finite, leaves, merge, part_of, sub
-from flfast.state.vector import clipped, counts_in_range, learned, map_learned
+from flfast.state.vector import clipped, counts_in_range, learned, learned_norm, map_learned
 from flfast.state.weights import WEIGHTS
 
 Status = Literal["trained", "lost", "late", "rejected"]
@@ -17,6 +21,7 @@ DIVERGED = "NaN or infinity"
 NOT_FINITE = "NaN or infinity on arrival"
 MISFIT = "leaves of other names or shapes"
 MISCOUNTED = "counts out of range"
+TOO_LARGE = f"numbers beyond {LARGEST:g}"
 CLIPPED = "clipped"
 NOT_SELECTED = "not selected"
 
@@ -59,27 +64,59 @@ class ServerSide(NamedTuple):
         upload = self.decode(sender, sent)
         return self.accept(upload, sent, sent.num_bytes, expected=sent.upload)
 
-    def from_outside(self, sender: Sender, sent: Sent, expected: Tree) -> Arrival:
+    def from_outside(self, sender: Sender, sent: Sent, expected: Tree, num: int) -> Arrival:
         """The arrival of what a real client sent, which may be anything.
 
-        `expected` gives names, shapes and dtypes of the leaves that the server wants.
+        Args:
+            sender: the client.
+            sent: what it sent.
+            expected: gives names, shapes and dtypes of the leaves that the server wants.
+            num: training examples that the client has.
         """
-        if not sent.is_finite:
-            return Arrival("rejected", DIVERGED, sent.num_bytes, None)
+        reason = self._overstated(sent, num) if sent.is_finite else DIVERGED
+        if reason:
+            return Arrival("rejected", reason, sent.num_bytes, None)
         encodes, counted = self.channel.compression.encode is not None, self.algorithm.counted
         misfit = Arrival("rejected", MISFIT, sent.num_bytes, None)
-        if structure(sent.upload) != structure(expected):
-            return misfit
-        in_message = (
-            {id(leaf) for leaf in leaves(learned(sent.upload, counted))} if encodes else {}
-        )
-        if any(leaf.is_meta != (id(leaf) in in_message) for leaf in leaves(sent.upload)):
+        coded = {id(leaf) for leaf in leaves(learned(sent.upload, counted))} if encodes else {}
+        is_whole = all(leaf.is_meta == (id(leaf) in coded) for leaf in leaves(sent.upload))
+        if not is_whole or structure(sent.upload) != structure(expected):
             return misfit
         try:
             upload = self.decode(sender, sent)
         except Exception:  # noqa: BLE001 - a message that no encoder has made may raise anything
             return misfit
-        return self.accept(upload, sent, sent.num_bytes, expected=expected)
+        arrival = self.accept(upload, sent, sent.num_bytes, expected=expected)
+        if arrival.upload is None or self.channel.secure.make_round is not None:
+            return arrival
+        if any(_largest(leaf) > LARGEST for leaf in leaves(arrival.upload)):
+            return arrival._replace(status="rejected", reason=TOO_LARGE, upload=None)
+        return self._clipped(arrival, arrival.upload)
+
+    def _overstated(self, sent: Sent, num: int) -> str:
+        """Which of an upload's counts cannot be, for a client with `num` training examples."""
+        weight = sent.weight if self.algorithm.weight else float(sent.num_examples)
+        if self.channel.privacy.central_noise is not None or self.algorithm.weighs_equally:
+            weight = 1.0
+        if self.channel.secure.make_round is not None:
+            weight = 0.0  # it is masked, too
+        if sent.num_examples > num:
+            return f"{MISCOUNTED}: num_examples={sent.num_examples}; allowed: 0 to {num}"
+        if sent.weight != weight:
+            return f"{MISCOUNTED}: weight={sent.weight:g}; allowed: {weight:g}"
+        return ""
+
+    def _clipped(self, arrival: Arrival, upload: Tree) -> Arrival:
+        """An arrival with the clip of privacy, for clients that did not clip their changes."""
+        limit, counted = self.channel.clip_limit, self.algorithm.counted
+        if limit is None or self.channel.privacy.central_noise is None:
+            return arrival
+        # A change that was clipped is longer than the limit by the rounding of its data type.
+        types = {leaf.dtype for leaf in leaves(learned(upload, counted))}
+        slack = 1 + max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+        if learned_norm(upload, counted) <= slack * limit:
+            return arrival
+        return arrival._replace(reason=CLIPPED, upload=clipped(upload, counted, limit)[0])
 
     def decode(self, sender: Sender, sent: Sent) -> Tree:
         """The upload."""
@@ -124,6 +161,12 @@ class ServerSide(NamedTuple):
             return upload
         fixed = self.algorithm.counted | self.algorithm.undiscounted
         return map_learned(lambda leaf: order.scale * leaf, upload, fixed)
+
+
+def _largest(leaf: Tensor) -> float:
+    """The largest absolute value of a leaf."""
+    values = leaf.abs() if leaf.is_complex() else leaf.double().abs()
+    return float(values.max()) if leaf.numel() else 0.0
 
 
 def _defect(upload: Tree, expected: Tree, counted: frozenset[str]) -> str:

@@ -5,7 +5,6 @@ JSON. Nothing is unpickled. A message is refused unless it is what its reader ex
 """
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -19,12 +18,28 @@ from flfast.channel.sent import Sent
 from flfast.state.tree import Tree
 
 _KEY = "flfast"
-Count = Annotated[int, Field(ge=0, le=2**53)]
+_DEEPEST, _LONGEST = 32, 500
+LARGEST = 1e14
+"""Of a number in an upload. The squares of a billion of them have a sum in float32."""
+Count = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 """A number that someone else has counted."""
+Positive = Annotated[int, Field(strict=True, ge=1, le=2**53)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, le=1e30)]
+"""A number that someone else has measured."""
+
+
+def readable(text: str) -> str:
+    """A text of someone else for logs, tables and screens: in one line, bounded and escaped."""
+    line = " ".join(text[:_LONGEST].split())
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
 class MalformedError(ValueError):
     """A message that is not what its reader expects; its text is the reason."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(readable(text))
 
 
 class Message(NamedTuple):
@@ -65,26 +80,31 @@ def unpack(data: bytes) -> Message:
         size = int.from_bytes(data[:8], "little")
         about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
         facts, trees = about["facts"], about["trees"]
-        if not isinstance(facts, dict) or not isinstance(trees, dict):
+        if not all(isinstance(part, dict) for part in (facts, trees, *trees.values())):
             raise TypeError("facts and trees are dicts")
 
-        def restored(node: Any) -> Any:
-            if isinstance(node, dict):
-                return {name: restored(child) for name, child in node.items()}
+        def restored(node: Any, depth: int) -> Any:
+            if isinstance(node, dict) and depth < _DEEPEST:
+                return {name: restored(child, depth + 1) for name, child in node.items()}
             if isinstance(node, list):
                 dtype, shape = node
-                return torch.empty(shape, dtype=_dtype(dtype), device="meta")
-            return tensors[str(node)]
+                return torch.empty(shape, dtype=dtype_of(dtype), device="meta")
+            return tensors.pop(str(node))  # each is sent once
 
-        return Message(facts, {name: restored(tree) for name, tree in trees.items()})
+        return Message(facts, restored(trees, 0))
     except (
         safetensors.SafetensorError,
-        *(ValueError, TypeError, KeyError, RecursionError, RuntimeError, OverflowError),
+        *(ValueError, TypeError, KeyError, RuntimeError, OverflowError, AttributeError),
     ) as error:
         raise MalformedError(f"no message of flfast: {type(error).__name__}") from error
 
 
-def _dtype(name: str) -> torch.dtype:
+def dtype_of(name: str) -> torch.dtype:
+    """The data type of a name such as `float32`.
+
+    Raises:
+        TypeError: if there is none.
+    """
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise TypeError(f"{name} is no dtype")
@@ -92,7 +112,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 class _SentFacts(BaseModel, strict=True, extra="forbid"):
-    weight: float = Field(ge=0, allow_inf_nan=False)
+    weight: float = Field(ge=0, le=2**31)
     num_examples: Count
     num_steps: Count
     num_seen: Count
@@ -118,10 +138,11 @@ def sent_of(message: Message) -> Sent:
         MalformedError: if a fact is missing, or out of its range.
     """
     facts = read_facts(_SentFacts, message)
-    if facts.is_finite and not math.isfinite(facts.loss_sum):
-        raise MalformedError("loss_sum: is not finite")
+    if facts.is_finite and not abs(facts.loss_sum) <= 1e30 * max(facts.num_seen, 1):
+        raise MalformedError(f"loss_sum: is {facts.loss_sum:g}")
     content = message.trees.get("message", {}).get("content", torch.empty(0, dtype=torch.uint8))
-    if "upload" not in message.trees or not isinstance(content, Tensor) or content.is_meta:
+    is_content = isinstance(content, Tensor) and content.dtype == torch.uint8
+    if "upload" not in message.trees or not is_content or content.is_meta:
         raise MalformedError("no upload")
     return Sent(message.trees["upload"], content.numpy().tobytes(), **facts.model_dump())
 

@@ -63,6 +63,8 @@ class FederatedDataModule(L.LightningDataModule):
         loading: how examples are read.
         pooled: train one client that has all training examples: the centralised baseline.
         shift: how clients' inputs or labels differ beyond the mix of their labels.
+        client: (number, K) of the only client whose examples are kept, of a deployment with K
+            clients; None keeps all.
 
     Attributes:
         examples: all N examples, as clients have them.
@@ -95,11 +97,12 @@ class FederatedDataModule(L.LightningDataModule):
         loading: Loading,
         pooled: bool = False,
         shift: Shift = NO_SHIFT,
+        client: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.source, self.partition = source, partition
         self.seed, self.split, self.loading, self.pooled = seed, split, loading, pooled
-        self.shift = shift
+        self.shift, self._client = shift, client
         self.batching = Batching(batch_size=32)
         self.backdoor: Backdoor | None = None
         self.kinds: Kinds | None = None
@@ -117,13 +120,21 @@ class FederatedDataModule(L.LightningDataModule):
         examples = call_with(self.source, seed=self.seed)
         warn_of_equal_targets(examples)
         self.splits, central, server, self.owner, self.digest = split_examples(
-            examples, self.partition, seed=self.seed, split=self.split
+            examples,
+            self.partition,
+            seed=self.seed,
+            split=self.split,
+            client=self._client and self._client[0],
         )
+        if self._client is not None:
+            self._keep_only(*self._client)
         shifted, self.drawn = shift_examples(examples, self.shift, self.splits, seed=self.seed)
         self._set_examples(shifted)
         self._hold_out()
         own_test = self.splits["test"].only(self.participants)
         self.central_test = central if len(central) else own_test.indices
+        if self._client is not None:  # it is on no client
+            self.central_test = np.zeros(0, np.int64)
         train = self.splits["train"]
         self.server: int | None = None
         self.train_clients = train
@@ -136,11 +147,10 @@ class FederatedDataModule(L.LightningDataModule):
         rng = generator(self.seed, "holdout")
         self.held_out, self.participants = hold_out(self.num_clients, self.split.clients, rng)
 
-    def keep_only(self, client_id: int, num_clients: int) -> None:
+    def _keep_only(self, client_id: int, num_clients: int) -> None:
         """Forget the examples of all but one client of a deployment, whose process this is.
 
-        If the partition gives all examples to one client, they are this client's, and a test set
-        of the data is its own.
+        If the partition gives all examples to one client, they are this client's.
 
         Raises:
             ValueError: if the partition makes another number of clients.
@@ -154,12 +164,7 @@ class FederatedDataModule(L.LightningDataModule):
         offsets = np.arange(num_clients + 1) > client_id
         for name, split in self.splits.items():
             indices = split.indices_of(0 if is_own else client_id)
-            if is_own and name == "test" and self.examples.is_test is not None:
-                indices = np.union1d(indices, self.central_test)
             self.splits[name] = ClientIndices(indices, offsets * len(indices))
-        self._hold_out()
-        self.central_test = np.zeros(0, np.int64)
-        self.train_clients = self.splits["train"]
 
     def _set_examples(self, examples: Examples) -> None:
         self.examples = examples

@@ -8,7 +8,7 @@ import numpy as np
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.offers import digest_of_targets, labels_of, offers_to
 from flfast.state.injection import asks_for, call_with
-from flfast.state.randomness import generator
+from flfast.state.randomness import generator, uniforms
 
 
 class Split(NamedTuple):
@@ -89,24 +89,24 @@ def split_clients(
     *,
     num_clients: int,
     fractions: dict[str, np.ndarray | float],
-    rng: np.random.Generator,
+    place: np.ndarray,
     overlap: int | None = None,
 ) -> dict[str, ClientIndices]:
-    """Split every client's examples, int64 [M], at random.
+    """Split every client's examples, int64 [M], in the order of their random places [M].
 
-    With an `overlap`, examples are in the order of time. Held-out ones are a client's last ones,
-    and so many before them are left out, since they share values with them.
+    With an `overlap`, examples are in the order of time instead. Held-out ones are a client's last
+    ones, and so many before them are left out, since they share values with them.
 
     Fractions are held-out shares by name of the split: a number, or one per client [K].
 
     Returns:
         The splits in `fractions`, and `train` with all other examples: at least one per client.
     """
-    place = rng.random(len(owner)) if overlap is None else -np.arange(len(owner))
+    place = place if overlap is None else -np.arange(len(owner))
     order, gap = np.lexsort((place, owner)), overlap or 0
     indices, owner = indices[order], owner[order]
     sizes = np.bincount(owner, minlength=num_clients)
-    rank = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner]
+    rank = _rank(owner)
     left = sizes - 1  # one example stays for training
     start = np.zeros(num_clients, dtype=np.int64)
     taken = np.zeros(len(owner), dtype=bool)
@@ -120,6 +120,24 @@ def split_clients(
         start, left = start + count, left - count
         taken |= rank < start[owner]
     return {"train": group_by_client(indices[~taken], owner[~taken], num_clients), **splits}
+
+
+def _rank(owner: np.ndarray) -> np.ndarray:
+    """How many examples of the same client are before each one, int64 [M]; owners ascend."""
+    sizes = np.bincount(owner)
+    return np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner]
+
+
+def own_places(owner: np.ndarray, client: int, seed: int) -> np.ndarray:
+    """Random places of examples that a client can draw without knowing the others', [M].
+
+    A place is a function of the seed, the client's number, and how many of its examples are
+    before. Owner 0 has the number `client`.
+    """
+    order = np.argsort(owner, kind="stable")
+    place = np.empty(len(owner))
+    place[order] = uniforms(seed, "split", ((owner[order] + client) << 32) + _rank(owner[order]))
+    return place
 
 
 def few_of_each_class(split: ClientIndices, labels: np.ndarray, *, most: int) -> ClientIndices:
@@ -151,13 +169,22 @@ class SplitExamples(NamedTuple):
 
 
 def split_examples(
-    examples: Examples, partition: Callable[..., np.ndarray], *, seed: int, split: Split
+    examples: Examples,
+    partition: Callable[..., np.ndarray],
+    *,
+    seed: int,
+    split: Split,
+    client: int | None = None,
 ) -> SplitExamples:
     """Divide the examples among the server, the clients and the central test set.
 
     The dataset's own test set is the central one. But if its examples have owners, and the
     partition leaves each of the dataset's clients whole, they belong to the client that has their
     owner. If some have no owner, -1, all are central.
+
+    `client` is the number of the client whose process this is. If the partition makes one client
+    only, this is it, and all examples are its own. They are split as in a process that has the
+    examples of all clients.
     """
     num = len(examples.targets)
     is_test = np.zeros(num, bool) if examples.is_test is None else examples.is_test
@@ -180,16 +207,22 @@ def split_examples(
     sizes = np.bincount(owner, minlength=num_clients)
     if not sizes.all():
         raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
-    own_test = np.zeros(0, dtype=np.int64)
-    if examples.owner is not None:
+    number = client if num_clients == 1 else None
+    is_alone = number is not None
+    own_test = np.zeros(len(held_out) if is_alone else 0, dtype=np.int64)
+    if examples.owner is not None and not is_alone:
         own_test = _client_of(examples.owner[held_out], examples.owner[pool], owner)
     has_test = np.bincount(own_test, minlength=num_clients) > 0
+    place = generator(seed, "split").random(len(owner))
+    known = examples.owner is not None and np.array_equal(owner, examples.owner[pool])
+    if is_alone or known:  # each client of the data may be in a process of its own
+        place = own_places(owner, number or 0, seed)
     splits = split_clients(
         pool,
         owner,
         num_clients=num_clients,
         fractions={"test": np.where(has_test, 0.0, split.test), "val": split.val},
-        rng=generator(seed, "split"),
+        place=place,
         overlap=examples.overlap,
     )
     if split.few_shot is not None:

@@ -203,7 +203,9 @@ class Delivery:
         if isinstance(answer, Arrival):
             self._report(client_id, Sent({}, b"", 0.0, *(0, 0, 0), 0.0), answer)
             return
-        self._arrive(sender, answer, self._server.from_outside(sender, answer, expected), download)
+        num = len(self._site.data.train_clients.indices_of(client_id))
+        arrival = self._server.from_outside(sender, answer, expected, num)
+        self._arrive(sender, answer, arrival, download)
 
     def _arrive(self, sender: Sender, sent: Sent, arrival: Arrival, received: Tree) -> None:
         """Aggregate an upload that has arrived, and report."""

@@ -3,6 +3,7 @@
 `remote.py` is the server's side.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,13 +23,15 @@ from flfast.channel.wire import MalformedError, Message, message_of, read_facts
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.passes import Evaluation, for_evaluation
 from flfast.engines.evaluation.remote_metrics import message_of_metrics
-from flfast.engines.remote import TOLD
+from flfast.engines.orders import EvaluateOrder, TrainOrder
 from flfast.state.call_states import CallStates, Position
-from flfast.state.plan import Batching, RoundPlan
-from flfast.state.tree import Tree
+from flfast.state.plan import RoundPlan
+from flfast.state.tree import Tree, leaves
 
 if TYPE_CHECKING:
     from flfast.channel.secure.client_round import ClientRound
+
+log = logging.getLogger(__name__)
 
 _RUN = re.compile(r"[0-9a-f]{8,64}")
 Plans = Callable[[int, Sequence[Mapping[str, Any]]], RoundPlan]
@@ -73,10 +76,17 @@ class Node:
                 "unmask": lambda facts: _facts(secure.answer(read_facts(Unmask, facts))),
             }
         kind, run = (message.facts.get(name) for name in ("kind", "run"))
-        if kind not in kinds or not isinstance(run, str) or not _RUN.fullmatch(run):
+        is_run = isinstance(run, str) and _RUN.fullmatch(run)
+        if not isinstance(kind, str) or kind not in kinds or not is_run:
             raise MalformedError(f"no request of a server: {kind}, run {run}")
-        self._kept = CallStates(self._folder / run)
-        return kinds[kind](message)
+        if any(leaf.is_meta for leaf in leaves(dict(message.trees))):
+            raise MalformedError(f"{kind}: a tensor without values")
+        self._kept = CallStates(self._folder / str(run))
+        try:
+            return kinds[kind](message)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            log.exception("client %d cannot answer", self._client_id)
+            raise MalformedError(f"{kind}: cannot be answered: {type(error).__name__}") from error
 
     def _hides(self) -> "ClientRound | None":
         """What hides the client's uploads, if they are to be hidden."""
@@ -94,16 +104,14 @@ class Node:
         )
 
     def _train(self, message: Message) -> Message:
-        facts, download = message.facts, message.trees["download"]
+        order, download = read_facts(TrainOrder, message), message.trees["download"]
+        site, training = self._engine.part_of(order.call)
         mask = None
         if self._secure is not None:  # no upload leaves in the clear, whatever is asked
-            mask = read_facts(Mask, Message(facts.get("mask", {})))
+            mask = read_facts(Mask, Message(message.facts.get("mask", {})))
             self._secure.receive(mask)
-        site, training = self._engine.part_of(facts["call"])
-        now = Position(*facts["position"])
-        told = {name: facts["plan"][name] for name in TOLD}
-        batching = Batching(**facts["plan"]["batching"])
-        plan = self._plans(told["round_idx"], [])._replace(**told, batching=batching)
+        now = Position(*order.position)
+        plan = order.applied(self._plans(order.plan.round_idx, []))
         if site.keeps_states:
             self._kept.load(site.states, before=now)
         side, answers = ClientSide(site.algorithm, self._engine.channel), list[Answer]()
@@ -118,7 +126,7 @@ class Node:
         if answer.sent.is_finite:
             site.keep_state(self._client_id, answer.state, answer.residual)
         if site.keeps_states:
-            self._kept.save(site.states, after=now, oldest=facts["oldest"])
+            self._kept.save(site.states, after=now, oldest=order.oldest)
         sent = answer.sent if mask is None else self._masked(answer.sent, mask, site.algorithm)
         return message_of(sent)
 
@@ -135,16 +143,16 @@ class Node:
         return bare._replace(upload=upload)
 
     def _evaluate(self, message: Message) -> Message:
-        facts = message.facts
+        order = read_facts(EvaluateOrder, message)
         if self._secure is not None:
             self._secure.forget()  # the round is over
         if self._engine.site.keeps_states:
-            self._kept.load(self._engine.site.states, before=Position(*facts["before"]))
+            self._kept.load(self._engine.site.states, before=Position(*order.before))
         # What has no complete model at the server is measured from initial weights, or not at all.
         server = {**self._initial, **message.trees["model"]}
         server["download"] = message.trees["download"]
-        plan = for_evaluation(self._plans(facts["round"], []))
-        found = self._evaluation(server, plan, together=False, fraction=facts["fraction"])
+        plan = for_evaluation(self._plans(order.round, []))
+        found = self._evaluation(server, plan, together=False, fraction=order.fraction)
         return message_of_metrics(found)
 
 

@@ -18,19 +18,28 @@ from flfast.channel.client_side import ClientSide
 from flfast.channel.secure.round_messages import Mask, Request
 from flfast.channel.secure_reduction import MaskedReduction
 from flfast.channel.sent import LocalResult, Sent
-from flfast.channel.server_side import LATE, LOST, Arrival
-from flfast.channel.wire import Facts, MalformedError, Message, pack, read_facts, sent_of, unpack
+from flfast.channel.server_side import LATE, LOST, Arrival, Status
+from flfast.channel.wire import (
+    Facts,
+    MalformedError,
+    Message,
+    pack,
+    read_facts,
+    readable,
+    sent_of,
+    unpack,
+)
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.passes import Evaluation, FineTune
 from flfast.engines.evaluation.remote_metrics import joined_metrics, metrics_of
 from flfast.engines.local_training import Deliver, LocalTraining
+from flfast.engines.orders import told
 from flfast.engines.site import Site
 from flfast.state.call_states import Position
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import model_weights
-from flfast.tasks.task_type import TaskType
 
 if TYPE_CHECKING:  # needs cryptography
     from flfast.channel.secure.server_round import ServerRound
@@ -38,9 +47,6 @@ if TYPE_CHECKING:  # needs cryptography
 log = logging.getLogger(__name__)
 
 NO_ANSWER = "no answer"
-TOLD = ("round_idx", "phase", "lr", "local_epochs", "local_steps", "work_fraction")
-"""Fields of a plan that the server decides on, beside the batching."""
-
 
 Read = TypeVar("Read")
 
@@ -115,7 +121,7 @@ class RemoteCohort:
         masks = {k: {"mask": m.model_dump()} for k, m in hidden.items() if isinstance(m, Mask)}
 
         def request(client_id: int) -> Message:
-            facts = {**about, "plan": _facts(download.plan(client_id, plan))}
+            facts = {**about, "plan": told(download.plan(client_id, plan))}
             trees = {"download": download(client_id)}
             return Message({**facts, **masks.get(client_id, {})}, trees)
 
@@ -125,13 +131,13 @@ class RemoteCohort:
 
     def evaluate(
         self,
-        task: TaskType,
         plan: RoundPlan,
         model: Tree,
         downloads: Mapping[int, Tree],
         fraction: float,
+        read: Callable[[int, Message], dict[str, GroupMetrics]],
     ) -> Iterator[tuple[int, dict[str, GroupMetrics] | str]]:
-        """(client, its metrics by set or why there are none).
+        """(client, its metrics by set or why there are none); `read` checks a client's answer.
 
         Their own models are made from `downloads`. `fraction` is of each client's examples.
         """
@@ -143,15 +149,14 @@ class RemoteCohort:
             for client_id, tree in downloads.items()
         )
         for client_id, answer in self._exchange(requests):
-            read = partial(metrics_of, client_id=client_id, task_type=task)
-            yield client_id, _read(answer, read)
+            yield client_id, _read(answer, partial(read, client_id))
 
 
-def _packed(told: Iterable[tuple[int, Message]]) -> dict[int, bytes]:
+def _packed(asked: Iterable[tuple[int, Message]]) -> dict[int, bytes]:
     """Requests by client. Most clients are told the same, which is packed once."""
     requests: dict[int, bytes] = {}
     last, data = Message({}), b""
-    for client_id, message in told:
+    for client_id, message in asked:
         same = all(tree is last.trees.get(name) for name, tree in message.trees.items())
         if not (same and message.facts == last.facts):
             last, data = message, pack(message)
@@ -162,15 +167,9 @@ def _packed(told: Iterable[tuple[int, Message]]) -> dict[int, bytes]:
 def _read(answer: bytes | str, read: Callable[[Message], Read]) -> Read | str:
     """What an answer says, or why it says nothing."""
     try:
-        return answer if isinstance(answer, str) else read(unpack(answer))
+        return readable(answer) if isinstance(answer, str) else read(unpack(answer))
     except MalformedError as error:
         return str(error)
-
-
-def _facts(plan: RoundPlan) -> dict[str, Any]:
-    """What a client is told of its plan; devices and precision are its own."""
-    told = {name: getattr(plan, name) for name in TOLD}
-    return {**told, "batching": plan.batching._asdict()}
 
 
 def _in_order(
@@ -181,7 +180,8 @@ def _in_order(
     left = list(clients)
     for client_id, answer in answers:
         found = _read(answer, sent_of)
-        waiting[client_id] = LOST._replace(reason=found) if isinstance(found, str) else found
+        status: Status = "lost" if isinstance(answer, str) else "rejected"
+        waiting[client_id] = Arrival(status, found, 0, None) if isinstance(found, str) else found
         num -= isinstance(found, Sent)
         while left and left[0] in waiting:
             first = left.pop(0)
@@ -265,7 +265,7 @@ class RemoteEvaluation(Evaluation):
         self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set, of the clients who answer."""
-        site, data, task = self._site, self._site.data, self._site.data.examples.task_type
+        site, data = self._site, self._site.data
         clients = np.concatenate([data.participants, data.held_out]).tolist()
         own = dict.fromkeys(clients, Tree())
         if site.algorithm.personal is not None or site.algorithm.fold is not None:
@@ -273,7 +273,8 @@ class RemoteEvaluation(Evaluation):
             own = {client_id: downloads(client_id) for client_id in clients}
         model = model_weights(server) if site.algorithm.evaluate_server else Tree()
         parts: dict[str, dict[int, GroupMetrics]] = {}
-        for client_id, answer in self._cohort.evaluate(task, plan, model, own, fraction):
+        read = partial(metrics_of, data)
+        for client_id, answer in self._cohort.evaluate(plan, model, own, fraction, read):
             if isinstance(answer, str):
                 log.warning("client %d is not evaluated: %s", client_id, answer)
                 continue

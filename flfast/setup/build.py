@@ -71,10 +71,9 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
             loading=loading,
             pooled=config.mode == "centralized",
             shift=instantiate(config.shift),
+            client=own.client,
         )
     data.setup()
-    if own.client is not None:
-        data.keep_only(*own.client)
     found = data.examples.task
     if config.task not in {"auto", found}:
         raise ConfigError(

@@ -2,19 +2,20 @@
 
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, field_validator
 
-from flfast.channel.wire import Count, Message, read_facts
+from flfast.channel.wire import Count, Message, dtype_of, read_facts, readable
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
@@ -35,6 +36,9 @@ from flfast.state.config_keys import flat, influence
 
 PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
 """Keys that are each client's own: where its examples lie."""
+
+_MOST_EXAMPLES = 2**27
+"""Of a client in a split. The server counts them in the memory of their numbers."""
 
 RUN_FILE = "deployment.json"
 _REAL: Mapping[str, tuple[Any, ...]] = {
@@ -118,11 +122,25 @@ class Greeting(BaseModel):
         sizes: number of its examples for training, validation and tests.
     """
 
-    client: int
+    client: Count
     flfast: str
     settings: dict[str, str]
     examples: Schema
-    sizes: dict[str, Count]
+    sizes: dict[str, Annotated[int, Field(ge=0, le=_MOST_EXAMPLES)]]
+
+    @field_validator("examples")
+    @classmethod
+    def _is_possible(cls, examples: Schema) -> Schema:
+        numbers = [*examples.input_shape, *examples.target_shape, *examples.categories]
+        if not all(0 <= number < 2**31 for number in (examples.num_classes, *numbers)):
+            raise ValueError("a size is not in [0, 2^31)")
+        if math.prod(examples.input_shape) > _MOST_EXAMPLES:
+            raise ValueError(f"input_shape has more than {_MOST_EXAMPLES} numbers")
+        try:
+            dtype_of(examples.input_dtype), dtype_of(examples.target_dtype)
+        except TypeError as error:
+            raise ValueError(error) from None
+        return examples
 
 
 def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> Message:
@@ -190,15 +208,17 @@ def check_together(
 
 def _same(where: str, key: str, found: object, expected: object) -> None:
     if found != expected:
-        raise ConfigError(f"{where}: {key} is {found}, elsewhere it is {expected}")
+        shown = readable(str(found))
+        raise ConfigError(f"{where}: {key} is {shown}, elsewhere it is {expected}")
 
 
 def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str]) -> None:
     differing = [key for key in {**own, **found} if found.get(key) != own.get(key)]
     if differing:
+        shown = readable(", ".join(differing[:5]))
         raise ConfigError(
-            f"{where}: not the server's {', '.join(differing[:5])}; allowed: the same settings on "
-            f"all machines, but for {', '.join(PLACES)} and those of speed and output"
+            f"{where}: not the server's {shown}; allowed: the same settings on all machines, "
+            f"but for {', '.join(PLACES)} and those of speed and output"
         )
 
 

@@ -1,5 +1,6 @@
 """Names of tasks and of their metrics. Torch-free."""
 
+import math
 from typing import Literal
 
 TaskName = Literal[
@@ -48,6 +49,17 @@ CLIENT_METRICS = {
 }
 """The metrics that reports compare clients by, and their names in titles: of each task one, and of
 several that were measured the first."""
+
+
+def in_range(name: str, value: float) -> bool:
+    """Whether a metric can have a value, which is NaN where it is not defined.
+
+    >>> in_range("accuracy", 1.5), in_range("r2", -3.0), in_range("mae", float("nan"))
+    (False, True, True)
+    """
+    low = -1e30 if name in {"loss", "r2"} else 0.0
+    high = 1e30 if name in _FALLING else 1.0 + 1e-6
+    return math.isnan(value) or low <= value <= high
 
 
 def falls(column: str) -> bool:

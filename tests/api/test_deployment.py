@@ -102,12 +102,12 @@ def scaled(upload):
 FIELD = {
     "no answer": (lambda answer: None, "lost", "no answer"),
     "an error": (lambda answer: "the disk is full", "lost", "the disk is full"),
-    "noise": (lambda answer: b"\x00" * 100, "lost", "no message of flfast: "),
-    "half": (lambda answer: answer[: len(answer) // 2], "lost", "no message of flfast: "),
-    "a pickle": (pickle.dumps, "lost", "no message of flfast: "),
-    "a weight below 0": (with_facts(weight=-1.0), "lost", "weight: Input should be"),
-    "a weight of NaN": (with_facts(weight=float("nan")), "lost", "weight: Input should be"),
-    "a count that is text": (with_facts(num_steps="7"), "lost", "num_steps: Input should be"),
+    "noise": (lambda answer: b"\x00" * 100, "rejected", "no message of flfast: "),
+    "half": (lambda answer: answer[: len(answer) // 2], "rejected", "no message of flfast: "),
+    "a pickle": (pickle.dumps, "rejected", "no message of flfast: "),
+    "a weight below 0": (with_facts(weight=-1.0), "rejected", "weight: Input should be"),
+    "a weight of NaN": (with_facts(weight=float("nan")), "rejected", "weight: Input should be"),
+    "a count that is text": (with_facts(num_steps="7"), "rejected", "num_steps: Input should be"),
     "other leaves": (with_upload(lambda upload: {"params": {}}), "rejected", "leaves of other"),
     "infinity": (with_upload(scaled), "rejected", "NaN or infinity on arrival"),
     "divergence": (with_facts(is_finite=False), "rejected", "NaN or infinity"),
@@ -228,34 +228,29 @@ def test_clients_have_numbers_of_their_own(tmp_path):
         serve(*nodes.words, num_clients=2, network=nodes, folder=tmp_path / "server")
 
 
-def test_a_client_trains_on_its_own_data(tmp_path):
-    def owned(part):
-        x, y = torch.arange(40.0).view(20, 2) + part, torch.arange(20) % 2
-        return x, y
-
-    whole = tmp_path / "whole.csv"
-    rows = ["a,b,target,site"]
-    for part in range(2):
-        x, y = owned(part)
-        own = [f"{a},{b},{int(t)}" for (a, b), t in zip(x.tolist(), y, strict=True)]
-        (tmp_path / f"{part}.csv").write_text("\n".join(["a,b,target", *own]))
-        rows += [f"{line},{part}" for line in own]
-    whole.write_text("\n".join(rows))
-    words = words_of("data=table", "data.test_fraction=0", "data.standardise=none", "split.val=0")
-    words = (*words, "split.test=0", "optimizer.lr=0.01", "optimized_metric=train/loss")
-    words = tuple(word for word in words if not word.startswith("partition"))
-    words = (*words, "partition=whole")
+def test_a_client_trains_on_its_own_data_as_in_a_simulation_with_all(tmp_path):
+    header, whole = "a,b,target,part", ["a,b,target,part,site"]
+    words = tuple(word for word in words_of() if not word.startswith("partition"))
+    words = *words, "partition=whole", "data=table", "data.is_test=part", "data.standardise=none"
+    words = *words, "optimizer.lr=0.01", "batch_size=7"
     nodes = Nodes(words, 2, tmp_path)
-    for part in range(2):
-        nodes.words = (*words, f"data.path={tmp_path / f'{part}.csv'}")
-        nodes.clients[part] = nodes.client(part)
+    for k in range(2):
+        rows = [f"{2 * i + k},{2 * i + 1 + k},{i % 2},{int(i % 9 == 0)}" for i in range(60)]
+        (tmp_path / f"{k}.csv").write_text("\n".join([header, *rows]))
+        whole += [f"{row},{k}" for row in rows]
+        nodes.words = (*words, f"data.path={tmp_path / f'{k}.csv'}")
+        nodes.clients[k] = nodes.client(k)
+    (tmp_path / "whole.csv").write_text("\n".join(whole))
     serve(*words, num_clients=2, network=nodes, folder=tmp_path / "server")
-    flfast.run(
-        *(*words, "data.owner=site", f"data.path={whole}", "partition=natural", "strategy=single"),
-        folder=tmp_path / "sim",
+    path = f"data.path={tmp_path / 'whole.csv'}"
+    simulated = *words, "data.owner=site", path, "partition=natural", "strategy=single"
+    flfast.run(*simulated, folder=tmp_path / "sim")
+    assert_equal_runs(tmp_path)
+    found, expected = (
+        read_history(tmp_path / name / "metrics.csv")[-1] for name in ("server", "sim")
     )
-    # A node orders its examples without knowing the others, which is another order of a sum.
-    torch.testing.assert_close(weights(tmp_path / "server"), weights(tmp_path / "sim"))
+    for column in ("train/loss", "local/accuracy", "val/accuracy"):
+        assert found[column] == expected[column], column
 
 
 def test_no_bytes_are_a_message_by_chance():

@@ -41,7 +41,7 @@ def test_splits_hold_every_example_once_and_leave_one_to_train(owner, val, test,
         owner,
         num_clients=5,
         fractions={"test": test, "val": val},
-        rng=np.random.default_rng(seed),
+        place=np.random.default_rng(seed).random(len(owner)),
     )
     together = np.concatenate([split.indices for split in splits.values()])
     assert np.array_equal(np.sort(together), indices)
@@ -72,7 +72,7 @@ def test_a_fraction_per_client():
         np.repeat([0, 1], 10),
         num_clients=2,
         fractions={"test": np.array([0.0, 0.5])},
-        rng=np.random.default_rng(0),
+        place=np.random.default_rng(0).random(20),
     )
     assert [len(splits["test"].indices_of(k)) for k in (0, 1)] == [0, 5]
 

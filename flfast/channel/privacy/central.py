@@ -45,7 +45,7 @@ def central(  # noqa: PLR0913 - one parameter an option
     """Clients' changes are clipped, and their sum is noised.
 
     C is `clip_norm`, in round 1 if it adapts, and z is `noise_multiplier`. The noise on the count
-    of unclipped changes is at least z.
+    of unclipped changes is at least z; 2 z if a client counts although its change is zero.
 
     Raises:
         ValueError: with key, value and what is allowed.
@@ -75,8 +75,10 @@ def central(  # noqa: PLR0913 - one parameter an option
                 f"privacy.adaptive_quantile={adaptive_quantile:g} with privacy.clip_norm=null: "
                 f"what adapts has to begin somewhere; allowed: a number > 0"
             )
-        count_std = adaptive_count_std or max(deployed.expected / 20, spent.multiplier)
-        on_sum = sum_multiplier(spent.multiplier, count_std)
+        share = _COUNT_SHARE[_ADJACENCY[deployed.kind]]
+        least = 2 * share * spent.multiplier
+        count_std = adaptive_count_std or max(deployed.expected / 20, least)
+        on_sum = sum_multiplier(spent.multiplier, count_std, share)
         adaptive = AdaptiveClipping(
             adaptive_quantile,
             adaptive_lr,
@@ -105,6 +107,8 @@ _ADJACENCY: dict[str, Adjacency] = {
     "fixed": "replace",
     "cyclic": "zero out",
 }
+_COUNT_SHARE: dict[Adjacency, float] = {"add or remove": 0.5, "replace": 0.5, "zero out": 1.0}
+"""How far the count of unclipped changes moves at most while their sum moves by C."""
 
 
 def _deployment(run: Participation, cohort: int, population: int | None) -> Participation:

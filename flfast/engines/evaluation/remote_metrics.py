@@ -1,18 +1,20 @@
 """A client's own metrics as a message, and those of several clients together."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from flfast.channel.wire import Count, MalformedError, Message, read_facts
+from flfast.channel.wire import MalformedError, Message, NonNegative, Positive, read_facts
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.tasks.task_type import TaskType
+from flfast.tasks.names import in_range
 
 
 class _SetFacts(BaseModel, strict=True, extra="forbid"):
-    num_examples: Count
-    weight: float = Field(ge=0, allow_inf_nan=False)
+    num_examples: Positive
+    weight: NonNegative
     headline: str
     values: dict[str, float]
 
@@ -35,16 +37,28 @@ def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
     return Message(_MetricsFacts(sets=sets).model_dump())
 
 
-def metrics_of(message: Message, client_id: int, task_type: TaskType) -> dict[str, GroupMetrics]:
-    """A client's metrics by set, which it has sent.
+def metrics_of(
+    data: FederatedDataModule, client_id: int, message: Message
+) -> dict[str, GroupMetrics]:
+    """A client's metrics by set, which it has sent; `data` says how many examples it has.
 
     Raises:
-        MalformedError: if they are not those of the task.
+        MalformedError: if they are not those of the task, out of their range, or of more examples
+            than it has.
     """
     found: dict[str, GroupMetrics] = {}
+    task, targets = data.examples.task_type, data.examples.targets
+    num_targets = targets[0].numel() if task.counts else 1
     for name, facts in read_facts(_MetricsFacts, message).sets.items():
-        if facts.headline != task_type.headline or not {"loss", facts.headline} <= {*facts.values}:
+        if facts.headline != task.headline or {*facts.values} != {*task.metrics}:
             raise MalformedError(f"{name}: metrics of another task")
+        split = data.splits["val" if name in {"val", "personal_val"} else "test"]
+        most = len(split.indices_of(client_id))
+        if facts.num_examples > most or facts.weight > facts.num_examples * num_targets:
+            raise MalformedError(f"{name}: of more than {most} examples")
+        for key, value in facts.values.items():
+            if not in_range(key, value) or (key == "loss" and math.isnan(value)):
+                raise MalformedError(f"{name}: {key} is {value:g}")
         found[name] = GroupMetrics(
             torch.tensor([client_id]),
             torch.tensor([facts.num_examples]),

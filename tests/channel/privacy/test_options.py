@@ -128,8 +128,8 @@ def test_adaptive_clipping_costs_noise():
     plain, adaptive = make_central(**GIVEN), make_central(**GIVEN, adaptive_quantile=0.5)
     z, z_sum = plain.central_multiplier, adaptive.central_multiplier
     count_std = adaptive.adaptive.count_std
-    assert count_std == 2.25
-    assert z_sum**-2 + (2 * count_std) ** -2 == pytest.approx(z**-2)
+    assert count_std == 2 * z
+    assert z_sum**-2 + count_std**-2 == pytest.approx(z**-2)
     assert adaptive.epsilon(20) == plain.epsilon(20)
     assert make_central(**{**GIVEN, "noise_multiplier": 0.0}, adaptive_quantile=0.5).adaptive == (
         *(0.5, 0.2, 0.0),
@@ -138,7 +138,47 @@ def test_adaptive_clipping_costs_noise():
         make_central(adaptive_quantile=0.5, adaptive_count_std=0.1)
     with pytest.raises(ValueError, match=r"adaptive_quantile=0.5 with privacy.clip_norm=null"):
         make_central(**{**GIVEN, "noise_multiplier": 0.0}, clip_norm=None, adaptive_quantile=0.5)
-    assert sum_multiplier(1.0, 1e9) == pytest.approx(1.0)
+    assert sum_multiplier(1.0, 1e9, 1.0) == pytest.approx(1.0)
+
+
+def released_of(norms, clip_norm):
+    """Sum of clipped changes along a line, and the count, that a cohort releases."""
+    clipped = sum(math.copysign(min(abs(norm), clip_norm), norm) for norm in norms)
+    return clipped, sum((abs(norm) <= clip_norm) - 0.5 for norm in norms)
+
+
+NEIGHBOURS = {  # a client's change -> those in its place in neighbouring data
+    "add or remove": lambda norm: [[]],
+    "replace": lambda norm: [[other] for other in (-9.0, -0.5, 0.0, 0.2, 0.5, 9.0)],
+    "zero out": lambda norm: [[0.0]],
+}
+
+
+@pytest.mark.parametrize("participation", [POISSON, FIXED, CYCLIC], ids=lambda part: part.kind)
+@pytest.mark.parametrize("count_std", [None, 7.0])
+def test_sum_and_count_move_by_as_much_noise_as_the_accountant_counts(participation, count_std):
+    """The farthest that neighbouring data move both, in units of their noise, is 1 / z.
+
+    Only the sum is moved by 2 C if a client is replaced, for which the accountant takes z / 2.
+    """
+    made = make_central(
+        **GIVEN,
+        participation=participation,
+        adaptive_quantile=0.5,
+        adaptive_count_std=count_std,
+    )
+    clip_norm, z = made.clip_norm, GIVEN["noise_multiplier"]
+    units = made.central_multiplier * clip_norm, made.adaptive.count_std
+    moved = []
+    for norm in (-9.0, -0.5, -0.2, 0.0, 0.3, 0.5, 9.0):
+        here = released_of([norm, 0.1], clip_norm)
+        for others in NEIGHBOURS[made.adjacency](norm):
+            there = released_of([*others, 0.1], clip_norm)
+            steps = ((a - b) / unit for a, b, unit in zip(here, there, units, strict=True))
+            moved.append(math.hypot(*steps))
+    times = 2 if made.adjacency == "replace" else 1
+    assert max(moved) == pytest.approx(times / z, rel=1e-12)
+    assert made.epsilon(20) == make_central(**GIVEN, participation=participation).epsilon(20)
 
 
 def test_the_norm_follows_the_quantile():

@@ -56,7 +56,7 @@ def make_data(*, num_clients=10, num_classes=10, num_examples=1797, alpha=0.5):
         owner[pool],
         num_clients=num_clients,
         fractions={"test": 0.2, "val": 0.1},
-        rng=rng,
+        place=rng.random(len(pool)),
     )
     examples = Examples(
         inputs=torch.zeros(num_examples, 1),
