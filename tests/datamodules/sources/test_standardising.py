@@ -46,6 +46,9 @@ SIZES = st.sampled_from(
 )
 
 
+NORMAL = SIZES.filter(lambda size: size > 1e-307)
+
+
 @given(SIZES, st.sampled_from([1, -1]), st.integers(1, 300), st.integers(1, 3))
 def test_equal_values_of_every_size_become_0(value, sign, num, num_clients):
     values = np.full((num + num_clients, 1), sign * float(value))
@@ -55,9 +58,7 @@ def test_equal_values_of_every_size_become_0(value, sign, num, num_clients):
         assert not found.any()
 
 
-@given(
-    SIZES.filter(lambda size: size > 1e-307), st.integers(2, 300), st.sampled_from([2, 1 + 1e-9])
-)
+@given(NORMAL, st.integers(2, 300), st.sampled_from([2, 1 + 1e-9]))
 def test_columns_with_another_value_have_deviation_1(value, num, factor):
     values = np.full((num, 1), float(value))
     values[-1] *= factor
@@ -65,7 +66,7 @@ def test_columns_with_another_value_have_deviation_1(value, num, factor):
     np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-5)
 
 
-@given(SIZES.filter(lambda size: size > 1e-307), st.integers(2, 300), st.integers(0, 99))
+@given(NORMAL, st.integers(2, 300), st.integers(0, 99))
 def test_a_spread_that_is_rounding_only_is_none(value, num, seed):
     ulps = np.random.default_rng(seed).integers(-2, 3, num)
     values = (value + ulps * np.spacing(float(value)))[:, None]
