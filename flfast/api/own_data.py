@@ -13,7 +13,8 @@ from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_row
 from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names, num_outputs
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.missing import missing_owners
+from flfast.datamodules.missing import as_objects, missing_owners
+from flfast.datamodules.sources.table_files import index_columns
 from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import Clients, number_clients
 from flfast.tasks.names import TaskName
@@ -45,6 +46,7 @@ def read_data(
     coded = Coded(data, test_data)
     if is_frame(data):
         check_names("data", data)
+        data = data.drop(columns=index_columns("data=", data.columns, {target, client}))
         coded = coded_text(
             data,
             _with_columns_of(data, test_data, client),
@@ -67,6 +69,8 @@ def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
     """A test set with the columns in the order of `data`; it may lack those of clients."""
     if not is_frame(test_data):
         return test_data
+    index = index_columns("test_data=", test_data.columns, data.columns)
+    test_data = test_data.drop(columns=index)
     names = [name for name in data.columns if name in test_data.columns or name != client]
     if set(names) != set(test_data.columns):
         odd = sorted(map(str, set(names) ^ set(test_data.columns)))
@@ -132,12 +136,12 @@ def _clients(train: OwnPart, test: OwnPart | None) -> Clients | None:
     refuse_missing_rows(where, missing_owners(train.clients))
     if test is None:
         return number_clients(train.clients, None, where=where)
-    own, central = np.ma.getdata(train.clients).astype(object), np.full(len(test.targets), None)
+    own, central = as_objects(np.ma.getdata(train.clients)), np.full(len(test.targets), None)
     is_test = np.arange(len(own) + len(central)) >= len(own)
     if test.clients is None or missing_owners(test.clients).all():
         return number_clients(np.concatenate([own, central]), is_test, where=where)
     refuse_missing_rows("test_data=: the clients", missing_owners(test.clients))
-    tests = np.ma.getdata(test.clients).astype(object)
+    tests = as_objects(np.ma.getdata(test.clients))
     found = number_clients(np.concatenate([own, tests]), is_test, where=where)
     unknown = found.owner[is_test] < 0
     if unknown.any():

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.config.errors import ConfigError, OneRankError
+from flfast.datamodules.missing import as_objects
 from flfast.datamodules.number_range import unusable_number
 from flfast.setup.user_code import described
 
@@ -54,7 +55,7 @@ def read_dataset(
     shapes = {label.shape for label in labels}
     if len(shapes) > 1:
         raise ConfigError(f"{key}=: targets have the shapes {sorted(shapes)}; allowed: one shape")
-    named = np.array([np.asarray(name)[()] for name in clients]) if clients else None
+    named = as_objects([np.asarray(name)[()] for name in clients]) if clients else None
     return _Inputs(key, data), np.stack(labels), named
 
 

@@ -34,7 +34,7 @@ class _Column(NamedTuple):
     """A column of all frames as float64 or as codes int64 [N], and names of codes."""
 
     numbers: np.ndarray
-    names: list[Any]
+    names: Sequence[Any]
 
 
 def is_frame(data: Any) -> bool:

@@ -13,7 +13,7 @@ from flfast.api.own_frame import is_frame, refuse_missing_column, refuse_missing
 from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import check_num_classes
 from flfast.datamodules.mapped import shared_tensor
-from flfast.datamodules.missing import missing_rows
+from flfast.datamodules.missing import as_objects, missing_rows
 from flfast.datamodules.number_range import as_float32, regression_targets
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED
@@ -89,6 +89,8 @@ class PartReader(NamedTuple):
         found = read_targets(f"{key}=: targets", targets, self.task)
         if tensor.ndim < 2:
             raise ConfigError(f"{key}=: inputs of shape {list(tensor.shape)}; allowed: [N, ...]")
+        if isinstance(clients, (list, tuple)):
+            clients = as_objects(clients)  # numpy would make texts of numbers beside them
         named = None if clients is None else _array(clients)
         if named is not None and not named.ndim:
             raise ConfigError(

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ def missing_rows(values: Any) -> np.ndarray:
     None, NaN, NaT, NA of pandas, masked entries, and strings that are empty or blank are missing.
     A row with several values lacks one if any of them is missing.
     """
-    array = values if isinstance(values, np.ndarray) else _array(values)
+    array = values if isinstance(values, np.ndarray) else as_objects(values)
     masked = np.ma.getmaskarray(array)
     array = np.ma.getdata(array)
     kind = array.dtype.kind
@@ -45,13 +44,13 @@ def missing_rows(values: Any) -> np.ndarray:
 
 
 def missing_owners(names: Any) -> np.ndarray:
-    """Examples whose client is not named, bool [N]: as `missing_rows`, and the integer -1."""
+    """Examples whose client is not named, bool [N]: as `missing_rows`, and -1 in any format."""
     found = missing_rows(names)
-    array = np.ma.getdata(names if isinstance(names, np.ndarray) else _array(names))
-    if array.dtype.kind == "i":
+    array = np.ma.getdata(names if isinstance(names, np.ndarray) else as_objects(names))
+    if array.dtype.kind in "if":
         return found | (array == -1)
-    if array.dtype.kind == "O":
-        return found | np.array([isinstance(n, Integral) and n == -1 for n in array], dtype=bool)
+    if array.dtype.kind in "OU":
+        return found | np.array([str(name) == "-1" for name in array], dtype=bool)
     return found
 
 
@@ -101,7 +100,7 @@ def rows_of(chosen: np.ndarray) -> str:
     return f"row{'s' if len(rows) > 1 else ''} {listed}{more} (the first is 0)"
 
 
-def _array(values: Sequence[Any]) -> np.ndarray:
+def as_objects(values: Sequence[Any] | np.ndarray) -> np.ndarray:
     """A sequence as an array of objects [N], so that numpy converts none of them."""
     return np.fromiter(values, dtype=object, count=len(values))
 

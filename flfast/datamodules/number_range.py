@@ -15,6 +15,8 @@ _CHECKED_BYTES = 2**26
 # distance from the median, usual values differ by less than float32 can tell.
 _MOST_SPREAD = 1 / np.finfo(np.float32).eps
 
+_ROUNDING = 64 * np.finfo(np.float64).eps  # of computed values that should be equal
+
 
 def as_float32(where: str, values: np.ndarray) -> np.ndarray:
     """Numbers [N, ...] as float32; NaN and infinity stay what they are.
@@ -153,10 +155,12 @@ def standardised(
     training = values[is_training]
     columns = [f"column {name}" for name in names[: values.shape[1]]]
     refuse_outliers(training, names=columns, rows=np.flatnonzero(is_training))
-    result = _by_statistics_of(values, training)
+    mean, spread, _ = scale_of(training)
+    result = (values - mean) / spread
     for client in [] if group is None else np.unique(group[group >= 0]):
         own = group == client
-        result[own] = _by_statistics_of(values[own], values[own & is_training])
+        mean, spread, _ = scale_of(values[own & is_training])
+        result[own] = (values[own] - mean) / spread
     beyond = ~(np.abs(result) <= LARGEST)
     if beyond.any():
         row, column = map(int, np.argwhere(beyond)[0])
@@ -164,11 +168,17 @@ def standardised(
     return result
 
 
-def _by_statistics_of(values: np.ndarray, training: np.ndarray) -> np.ndarray:
-    _, power = np.frexp(np.abs(training).max(axis=0))
+def scale_of(training: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean and standard deviation [D] of rows [N, D], and which columns are constant, bool [D].
+
+    The values of a constant column differ by rounding only. Its mean is its first value, which a
+    mean may miss by rounding, and its deviation the size of that, at least 1: so it becomes 0.
+    """
+    largest = np.abs(training).max(axis=0)
+    _, power = np.frexp(largest)
     scaled = np.ldexp(training, -power)  # changes no digit; squares stay finite
-    spread = scaled.std(axis=0)
-    # Rounding leaves a tiny spread in constant columns.
-    constant = spread <= 1e-12 * np.abs(scaled).max(axis=0)
-    mean, spread = np.ldexp(scaled.mean(axis=0), power), np.ldexp(spread, power)
-    return (values - mean) / np.where(constant, 1.0, spread)
+    apart = scaled - scaled[0]  # exact where values are close
+    spread = np.ldexp(apart.std(axis=0), power)
+    is_constant = spread <= _ROUNDING * largest
+    mean = training[0] + np.where(is_constant, 0.0, np.ldexp(apart.mean(axis=0), power))
+    return mean, np.where(is_constant, np.maximum(largest, 1.0), spread), is_constant

@@ -1,12 +1,14 @@
 """Names of classes, categories and clients: their numbers, and names that may be mistakes."""
 
 import logging
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flfast.datamodules.missing import FIX, missing_owners, refuse_missing, rows_of
+from flfast.datamodules.missing import FIX, missing_owners, missing_rows, refuse_missing, rows_of
 
 log = logging.getLogger(__name__)
 
@@ -19,22 +21,66 @@ _LIKE_MISSING = {
 """Spellings of missing values that pandas or people use, in lower case."""
 
 
-def number_values(values: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    """The different values, sorted, and the number of each value [N] among them, int64 [N].
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]{1,6})?", re.IGNORECASE)
+
+
+def number_names(where: str, values: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The different names, sorted, and the number of each value [N] among them, int64 [N].
+
+    A name is the exact text of a value, of a whole float that of the integer: pandas makes floats
+    of integers where a value is missing. Numbers are sorted by value, equal ones by text.
 
     Raises:
-        ValueError: if some are numbers and others texts, which have no order.
+        ValueError: if some are texts and others are not, or floats may stand for other integers.
     """
+    different, places = np.ma.getdata(values), np.arange(len(values))
     if values.dtype.kind != "O":
-        known, numbers = np.unique(np.ma.getdata(values), return_inverse=True)
-        return known.tolist(), numbers.astype(np.int64)
-    try:
-        ordered = sorted(set(values.tolist()))
-    except TypeError:
-        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
-        raise ValueError(f"values of the types {kinds}; allowed: of one type") from None
-    place = {value: number for number, value in enumerate(ordered)}
-    return ordered, np.fromiter((place[value] for value in values), np.int64, len(values))
+        different, places = np.unique(different, return_inverse=True)
+    if len({isinstance(value, str) for value in different}) > 1:
+        kinds = ", ".join(sorted({type(value).__name__ for value in different}))
+        raise ValueError(f"{where}: values of the types {kinds}; allowed: of one type")
+    texts = [_name_of(where, value) for value in different]
+    key: Callable[[str], Any] = Decimal if all(map(_NUMBER.fullmatch, texts)) else str
+    ordered = sorted(sorted(set(texts)), key=key)
+    number = {name: place for place, name in enumerate(ordered)}
+    return ordered, np.array([number[name] for name in texts], dtype=np.int64)[places]
+
+
+def _name_of(where: str, value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, (float, np.floating)):
+        return str(value)
+    digits = np.finfo(type(value)).nmant + 1
+    if abs(value) >= 2**digits:
+        raise ValueError(
+            f"{where}: the float {value:.17g} may stand for several integers, as all from "
+            f"2^{digits} on; allowed: names as text or integers"
+        )
+    return str(int(value) if value == int(value) else value)
+
+
+_MARKS = {"true": True, "false": False, "1": True, "0": False, "test": True, "train": False}
+
+
+def marked_for_testing(where: str, values: np.ndarray) -> np.ndarray:
+    """The rows that are marked for testing, bool [N]. A row without a mark is none.
+
+    Raises:
+        ValueError: if there are other marks, which the error names, or all rows are for testing.
+    """
+    missing = missing_rows(values)
+    known, numbers = number_names(where, values[~missing])
+    marks = [_MARKS.get(name.strip().lower()) for name in known]
+    if odd := [name for name, mark in zip(known, marks, strict=True) if mark is None]:
+        raise ValueError(
+            f"{where} holds {odd[:_SHOWN]}; allowed, in any case: {', '.join(_MARKS)}"
+        )
+    is_test = np.zeros(len(values), dtype=bool)
+    is_test[~missing] = np.array(marks, dtype=bool)[numbers]
+    if is_test.all():
+        raise ValueError(f"{where}: all rows are for testing")
+    return is_test
 
 
 def names_of(values: Iterable[object]) -> tuple[str, ...]:
@@ -47,13 +93,15 @@ def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray)
     """Warn of texts in a column of names that may be mistakes.
 
     These are spellings of missing values, and texts that differ from a more frequent one in case
-    or blanks only. One line names all of a column. `numbers` says which of the values each row
-    holds, int64 [N]; -1 for none.
+    or blanks only, or are the same number. One line names all of a column. `numbers` says which
+    of the values each row holds, int64 [N]; -1 for none.
     """
-    alike: dict[str, list[int]] = {}
+    alike: dict[object, list[int]] = {}
     for number, value in enumerate(values):
         if isinstance(value, str):
-            alike.setdefault(" ".join(value.split()).casefold(), []).append(number)
+            folded = " ".join(value.split()).casefold()
+            same = Decimal(folded) if _NUMBER.fullmatch(folded) else folded
+            alike.setdefault(same, []).append(number)
     counts = np.bincount(numbers[numbers >= 0], minlength=len(values))
     odd: dict[int, str] = {}
     for text, group in alike.items():
@@ -100,15 +148,12 @@ def number_clients(
     begin with `where`.
 
     Raises:
-        ValueError: if names are missing, or some are numbers and others texts.
+        ValueError: if names are missing, or as `number_names`.
     """
     found = names if isinstance(names, np.ndarray) else np.fromiter(names, object, len(names))
     refuse_missing(where, unowned(found, is_test), advice=f"{FIX}; {_WITHOUT}")
     named = ~missing_owners(found)
-    try:
-        known, numbers = number_values(found[named])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    known, numbers = number_names(where, found[named])
     rows = np.full(len(found), -1, dtype=np.int64)
     rows[named] = numbers
     warn_of_odd_names(where, known, rows)

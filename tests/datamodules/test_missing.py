@@ -163,5 +163,7 @@ def test_values_are_missing_in_arrays_of_every_type():
     assert missing_rows(given_values).tolist() == [False] * 5 + [True] * 8
     assert missing_rows(np.array([[1, np.nan], [1, 2]])).tolist() == [True, False]
     assert missing_rows(np.array(["2020", "NaT"], "datetime64[D]")).tolist() == [False, True]
-    assert missing_owners([-1, "-1", 3]).tolist() == [True, False, False]
+    for names in ([3, -1], ["3", "-1"], ["a", "-1"], ["a", -1], np.array([3.0, -1.0])):
+        assert missing_owners(names).tolist() == [False, True]
+    assert missing_owners(np.array(["a", "-1"])).tolist() == [False, True]
     assert not missing_rows(np.array([-1])).any()

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.datamodules.value_names import names_of, number_values, warn_of_odd_names
+from flfast.datamodules.value_names import names_of, number_names, warn_of_odd_names
 
 
 def said(caplog, names):
     """The warnings about rows with these names."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        values, numbers = number_values(np.array(names, dtype=object))
+        values, numbers = number_names("who", np.array(names, dtype=object))
         warn_of_odd_names("who", values, numbers)
     return caplog.messages
 
@@ -20,14 +20,14 @@ def said(caplog, names):
 @given(st.lists(st.integers(0, 5), min_size=1) | st.lists(st.sampled_from("abc"), min_size=1))
 def test_a_value_has_the_same_number_in_each_type_of_array(values):
     for array in (np.array(values), np.array(values, dtype=object), np.ma.array(values)):
-        known, numbers = number_values(array)
-        assert known == sorted(set(values))
-        assert [known[number] for number in numbers] == values
+        known, numbers = number_names("who", array)
+        assert known == [*map(str, sorted(set(values)))]
+        assert [known[number] for number in numbers] == [*map(str, values)]
 
 
 def test_numbers_and_texts_have_no_order():
     with pytest.raises(ValueError, match="values of the types int, str; allowed: of one type"):
-        number_values(np.array([1, "1"], dtype=object))
+        number_names("who", np.array([1, "1"], dtype=object))
 
 
 def test_numbers_from_0_are_no_names():
@@ -41,6 +41,7 @@ def test_numbers_from_0_are_no_names():
         (["c1", " c1", "c1"], "' c1' in row 1 (the first is 0) is not 'c1'"),
         (["ILL", "ill", "ill"], "'ILL' in row 0 (the first is 0) is not 'ill'"),
         (["new  town", "new town", "new town"], "'new  town' in row 0 (the first is 0) is not"),
+        (["7", "7.0", "7"], "'7.0' in row 1 (the first is 0) is not '7'"),
         (["a", "NA", "a"], "'NA' in row 1 (the first is 0) is not read as missing"),
         (["a", "?", "?"], "'?' in rows 1, 2 (the first is 0) is not read as missing"),
     ],

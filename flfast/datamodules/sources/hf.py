@@ -81,7 +81,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
         ValueError: if the dataset cannot be read, or columns are missing or do not fit.
     """
     names, goals = _listed(inputs), _listed(targets)
-    splits = load_splits(path, name=name, download=download, cache_dir=cache_dir)
+    texts = [*([owner] if owner else []), *(goals if task in {None, "classification"} else [])]
+    splits = load_splits(path, name=name, names=texts, download=download, cache_dir=cache_dir)
     data, rest = _joined(splits, train_split, test_split, path)
     columns = Columns(data.data.table, path)
     columns.require(names, "inputs")

@@ -175,7 +175,7 @@ def complete_hf_rows(  # noqa: PLR0913 - four are options
     for name in targets:
         found[f"data.targets={name}"] = _missing_targets(data, columns, name)
     if owner is not None:
-        found[f"data.owner={owner}"] = unowned(columns.values(owner), is_test)
+        found[f"data.owner={owner}"] = unowned(columns.as_names(owner), is_test)
     kept = complete_rows(found, missing, is_test=is_test)
     if kept.all():
         return data, is_test

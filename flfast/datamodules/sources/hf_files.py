@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,11 @@ _BUILDERS = {
 
 
 def load_splits(
-    path: str, *, name: str | None, download: bool, cache_dir: str | None
+    path: str, *, name: str | None, names: list[str], download: bool, cache_dir: str | None
 ) -> dict[str, Dataset]:
     """All splits of a dataset; one that has no splits is `train`.
+
+    In CSV files, the columns `names` are text, since `1.1` and `1.10` are two names.
 
     No code of a dataset is run: version 4 of the library has no loading scripts. A path is a file
     or a glob pattern (`.parquet`, `.csv`, `.json`, `.jsonl`, `.arrow`), a folder that
@@ -42,10 +45,9 @@ def load_splits(
             f"data=hf needs datasets >= 4, which runs no code of datasets; {library.__version__} "
             "is installed; run: pip install -U flfast[hf]"
         )
-    place = Path(path).expanduser()
     try:
         library.disable_progress_bars()  # they would break the run's own
-        loaded = _load(library, place, path, name, download, cache_dir)
+        loaded = _load(library, path, name, names, download, cache_dir)
     except ValueError as error:
         raise error if str(error).startswith("data.") else _unreadable(path, error) from None
     except Exception as error:  # noqa: BLE001 - the library raises errors of many libraries
@@ -84,20 +86,34 @@ def _check_files(paths: Iterable[Path], cache: Path) -> None:
             open_gzip(path, free=free).close()
 
 
+def _name(missing: tuple[str, ...], cell: str) -> str:
+    return "" if cell.strip() in missing else cell
+
+
 def _load(
     library: Any,
-    place: Path,
     path: str,
     name: str | None,
+    names: list[str],
     download: bool,  # noqa: FBT001 - not public
     cache_dir: str | None,
 ) -> Any:
+    from pyarrow.csv import ConvertOptions
+
+    place = Path(path).expanduser()
     if any((place / file).is_file() for file in ("state.json", "dataset_dict.json")):
         return library.load_from_disk(str(place))
     cache = Path(cache_dir or library.config.HF_DATASETS_CACHE)
+
+    def load(builder: str, **options: Any) -> Any:
+        if hasattr(library.load_dataset_builder(builder, **options).config, "converters"):  # CSV
+            as_name = partial(_name, tuple(ConvertOptions().null_values))
+            options["converters"] = dict.fromkeys(names, as_name)
+        return library.load_dataset(builder, **options)
+
     if place.is_dir():
         _check_files((path for path in place.rglob("*") if path.is_file()), cache)
-        return library.load_dataset(str(place), name, cache_dir=cache_dir)
+        return load(str(place), name=name, cache_dir=cache_dir)
     if files := sorted(glob(str(place))):  # noqa: PTH207 - the pattern may be absolute
         suffixes = {Path(file).suffix for file in files}
         if len(suffixes) > 1 or not suffixes <= set(_BUILDERS):
@@ -106,12 +122,11 @@ def _load(
                 f"{', '.join(_BUILDERS)}"
             )
         _check_files(map(Path, files), cache)
-        builder = _BUILDERS[suffixes.pop()]
-        return library.load_dataset(builder, data_files=files, cache_dir=cache_dir)
+        return load(_BUILDERS[suffixes.pop()], data_files=files, cache_dir=cache_dir)
     if not download:
         raise ValueError(
             f"data.path={path} is no file and no folder; allowed: a file "
             f"({', '.join(_BUILDERS)}), a folder of save_to_disk or of such files, or with "
             "data.download=true the name of a dataset on the Hugging Face hub"
         )
-    return library.load_dataset(path, name, cache_dir=cache_dir)
+    return load(path, name=name, cache_dir=cache_dir)

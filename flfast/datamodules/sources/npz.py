@@ -13,7 +13,7 @@ from flfast.datamodules.missing import missing_owners, refuse_missing
 from flfast.datamodules.number_range import as_float32, regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import BatchTransform, image_transform
-from flfast.datamodules.value_names import number_clients
+from flfast.datamodules.value_names import marked_for_testing, number_clients
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.tasks.names import TaskName
 
@@ -55,6 +55,8 @@ def npz(  # noqa: PLR0913 - one parameter an option
     where = f"data.root={root} data.targets={targets}"
     wanted = _targets(found["targets"], task, where)
     clients, tests = found.get("owner"), found.get("is_test")
+    if clients is not None and clients.dtype.kind not in "iuUS":
+        raise ValueError(f"owner is {clients.dtype}; allowed: integers or strings")
     if values.ndim < 2 or values.dtype.kind not in "fiu":
         raise ValueError(
             f"data.inputs={inputs} is {values.dtype} {list(values.shape)}; allowed: numbers of "
@@ -73,14 +75,13 @@ def npz(  # noqa: PLR0913 - one parameter an option
     )
     num_outputs = num_classes or _width(wanted, task)
     check_targets(where, wanted, task, num_outputs)
-    clients = None if clients is None else _names(clients)
     if tests is None:
         if clients is not None:
             refuse_missing(f"data.owner={owner}", missing_owners(clients))
         classes = wanted if task == "classification" else np.zeros(len(wanted), dtype=np.int64)
         test = held_out_test(classes, test_fraction=test_fraction, seed=seed)
     else:
-        test = _flags(tests, str(is_test))
+        test = marked_for_testing(f"data.is_test={is_test}", tests)
     try:
         where = f"data.owner={owner}"
         known = None if clients is None else number_clients(clients, test, where=where)
@@ -183,18 +184,6 @@ def _width(targets: np.ndarray, task: str) -> int:
         key = "data.num_classes=null"
         return check_num_classes(int(targets.max(initial=0)), len(targets), key)
     return int(targets.shape[1])
-
-
-def _flags(array: np.ndarray, name: str) -> np.ndarray:
-    if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
-        raise ValueError(f"data.is_test={name} is {array.dtype}; allowed: bool, or 0 and 1")
-    return array.astype(bool)
-
-
-def _names(array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind not in "iuUS":
-        raise ValueError(f"owner is {array.dtype}; allowed: integers or strings")
-    return np.array(array)
 
 
 def _transform(

@@ -8,6 +8,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import refuse_missing
 from flfast.datamodules.sources.series_windows import Objective, Windows, windows_of
 from flfast.datamodules.sources.table_files import Columns, read_table
+from flfast.datamodules.value_names import number_clients
 from flfast.state.options import BelowOne, Count
 
 
@@ -31,11 +32,11 @@ def series(  # noqa: PLR0913 - one parameter an option
         ValueError: if columns are missing or hold no numbers, times are unsorted or uneven, or a
             series is too short or constant.
     """
-    columns = Columns(read_table(path), path)
+    columns = Columns(read_table(path, names=[owner] if owner else []), path)
     named = {"time": time and [time], "owner": owner and [owner], "values": values}
     for option, names in {**named, "targets": targets}.items():
         columns.require(names or [], option)
-    chosen = values or [name for name in columns.names if name not in {time, owner}]
+    chosen = values or columns.free({time, owner})
     if owner is None and targets is not None:
         raise ValueError(
             f"data.targets={list(targets)} without data.owner, where each column is a client; "
@@ -52,7 +53,7 @@ def series(  # noqa: PLR0913 - one parameter an option
         _check_times("of the file", times)
         apart = list(numbers.T[:, :, None])
         return windows_of(apart, chosen, ["value"], num_targets=1, cut=cut)
-    clients = columns.clients(owner, None)
+    clients = number_clients(columns.as_names(owner), None, where=f"data.owner={owner}")
     places = [np.flatnonzero(clients.owner == k) for k in range(clients.owner.max() + 1)]
     called = clients.names or tuple(map(str, range(len(places))))
     for name, own in zip(called, places, strict=True):

@@ -9,7 +9,7 @@ import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.number_range import as_float32, scale_of
 
 Objective = Literal["mse", "mae"]
 """Name of the loss."""
@@ -83,9 +83,8 @@ def windows_of(
     for client, (name, values) in enumerate(zip(names, series, strict=True)):
         test = cut.check(name, len(values))
         training = values[: len(values) - test]
-        mean, std = training.mean(axis=0), training.std(axis=0)
+        mean, std, flat = scale_of(training)
         naive = naive_error(training[:, :num_targets], cut.season)
-        flat = std <= 1e-12 * np.abs(training).max(axis=0)
         flat[:num_targets] |= naive <= 1e-12 * np.abs(training).max(axis=0)[:num_targets]
         if flat[:num_targets].any():
             raise ValueError(
@@ -93,7 +92,6 @@ def windows_of(
                 f"repeats itself every data.season={cut.season} steps, so MASE would divide by "
                 "zero; leave it out"
             )
-        std = np.where(flat, 1.0, std)
         facts = np.stack([mean, std])[:, :num_targets]
         facts = np.concatenate([facts, (naive / std[:num_targets])[None]])
         scaled = as_float32(f"series {name}", (values - mean) / std)

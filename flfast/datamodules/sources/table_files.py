@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import io
+import logging
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from flfast.datamodules.bounds import check_parquet, open_gzip
-from flfast.datamodules.missing import missing_rows, refuse_missing, rows_of
+from flfast.datamodules.missing import as_objects, missing_rows, refuse_missing, rows_of
 from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.number_like import as_numbers, odd_ones
-from flfast.datamodules.value_names import Clients, number_clients, number_values
+from flfast.datamodules.value_names import number_names
 from flfast.state.extras import import_extra
 from flfast.state.regular_file import require_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
+
 Kind = Literal["integer", "float", "text"]
 
+_INDEX = re.compile(r"index 0|Unnamed: 0(\.[0-9]+)*|__index_level_[0-9]+__")
+"""Columns of an index without a name: the first one if it has no name, and those of pandas."""
 
-def read_table(path: str, *, key: str = "data.path") -> pa.Table:
+
+def read_table(path: str, *, names: Sequence[str], key: str = "data.path") -> pa.Table:
     """A `.csv`, `.csv.gz` or `.parquet` file; pyarrow infers the types of a CSV file.
 
-    A CSV file has a header. Empty and blank cells and words such as NA, NaN and null are missing
-    values. Errors name `key`.
+    In a CSV file, the columns `names` are text, since `1.1` and `1.10` are two names. It has a
+    header. Empty and blank cells and words such as NA, NaN and null are missing values. Errors
+    name `key`.
 
     Raises:
         ValueError: if the file is missing, damaged or empty, has two columns of one name or a
@@ -42,7 +50,7 @@ def read_table(path: str, *, key: str = "data.path") -> pa.Table:
     try:
         if file.name.endswith((".csv", ".csv.gz")):
             check_csv(file)
-            table = _read_csv(file)
+            table = _read_csv(file, names)
         elif file.name.endswith(".parquet"):
             check_parquet(file)
             table = parquet.read_table(file)
@@ -58,11 +66,12 @@ def read_table(path: str, *, key: str = "data.path") -> pa.Table:
     return table
 
 
-def _read_csv(path: Path) -> pa.Table:
-    from pyarrow import csv
+def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
+    from pyarrow import csv, string
 
     parsing = csv.ParseOptions(newlines_in_values=True)
-    converting = csv.ConvertOptions(strings_can_be_null=True)
+    texts = dict.fromkeys(names, string())
+    converting = csv.ConvertOptions(strings_can_be_null=True, column_types=texts)
     table = csv.read_csv(path, parse_options=parsing, convert_options=converting)
     if blanks := _blanks(table):
         # A blank cell would make its column one of text. Read it as an empty one.
@@ -101,6 +110,15 @@ def check_csv(path: Path, *, free: int | None = None) -> None:
             pass
 
 
+def index_columns(where: str, names: Iterable[Any], used: Collection[Any]) -> set[Any]:
+    """The columns that pandas writes of an index without a name, unless they are in use."""
+    named = {name for k, name in enumerate(names) if _INDEX.fullmatch(str(name) or f"index {k}")}
+    if found := named.difference(used):
+        how = "to use it, name it in an option, or rename it"
+        log.warning("%s: the index of a DataFrame, %s, is no input; %s", where, sorted(found), how)
+    return found
+
+
 class Columns:
     """The columns of a table, by name; errors name its file."""
 
@@ -124,19 +142,29 @@ class Columns:
             if name in names[:place]:
                 raise ValueError(f"data.{option} names {name!r} twice; allowed: once")
 
+    def free(self, used: Collection[str | None]) -> list[str]:
+        """The columns that are not in use, without the index of a DataFrame."""
+        left_out = {*used, *index_columns(self._path, self.names, used)}
+        return [name for name in self.names if name not in left_out]
+
     def values(self, name: str) -> list[Any]:
         """A column as Python objects, [N]; None where nothing is."""
         found: list[Any] = self._table.column(name).to_pylist()
         return found
 
-    def clients(self, name: str, is_test: np.ndarray | None) -> Clients:
-        """A column that names clients as numbers; see `number_clients`.
+    def as_names(self, name: str) -> np.ndarray:
+        """A column whose values are names, [N]; None or NaN where nothing is.
 
         Raises:
-            ValueError: if names are missing, or are lists or dates.
+            ValueError: if they are lists or dates.
         """
+        from pyarrow import types
+
         self.kind(name)
-        return number_clients(self.values(name), is_test, where=f"data.owner={name}")
+        column = self._column(name)
+        as_stored = types.is_floating(column.type)  # Python shows more digits of float32
+        found: np.ndarray = column.to_numpy() if as_stored else as_objects(column.to_pylist())
+        return found
 
     def missing(self, name: str) -> np.ndarray:
         """Rows that lack a value of a column, bool [N]."""
@@ -202,16 +230,15 @@ class Columns:
         found = self._as_numbers(name)
         return None if found is None else found.cast("float64").to_numpy()
 
-    def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
-        """A column as codes int64 [N], and the sorted values that they stand for.
+    def codes(self, name: str) -> tuple[np.ndarray, Sequence[str | None]]:
+        """A column as codes int64 [N], and the sorted names that they stand for.
 
-        A missing value is a value of its own, the first one.
+        A missing value is a name of its own, the first one.
         """
-        self.kind(name)
-        values = np.fromiter(self.values(name), object, self._table.num_rows)
+        values = self.as_names(name)
         missing = missing_rows(values)
-        ordered, numbers = number_values(values[~missing])
-        codes = np.zeros(len(values), dtype=np.int64)
+        ordered, numbers = number_names(f"{self._path}: column {name}", values[~missing])
+        codes: np.ndarray = np.zeros(len(values), dtype=np.int64)
         codes[~missing] = numbers + int(missing.any())
         return codes, [None, *ordered] if missing.any() else ordered
 

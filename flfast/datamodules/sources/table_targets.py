@@ -9,7 +9,7 @@ from flfast.datamodules.examples import check_targets
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.table_files import Columns
-from flfast.datamodules.value_names import Clients, names_of, warn_of_odd_names
+from flfast.datamodules.value_names import Clients, names_of, number_clients, warn_of_odd_names
 from flfast.tasks.task_type import TaskName
 
 _MOST_CLASSES = 100
@@ -70,7 +70,9 @@ def split_rows(
 
     If `is_test` is None, test rows are drawn from each client, or else from each of `groups`.
     """
-    clients = None if owner is None else columns.clients(owner, is_test)
+    clients = None
+    if owner is not None:
+        clients = number_clients(columns.as_names(owner), is_test, where=f"data.owner={owner}")
     if is_test is None:
         groups = groups if clients is None else clients.owner
         is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)

@@ -11,12 +11,9 @@ from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import as_float32, refuse_outliers, standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import read_targets, split_rows
-from flfast.datamodules.value_names import unowned, warn_of_odd_names
+from flfast.datamodules.value_names import marked_for_testing, unowned, warn_of_odd_names
 from flfast.state.options import BelowOne
 from flfast.tasks.task_type import TaskName
-
-_TEST, _TRAINING = {"true", "1", "test"}, {"false", "0", "train"}
-"""Values of the column `is_test`, in lower case."""
 
 
 def table(  # noqa: PLR0913 - one parameter an option
@@ -48,11 +45,12 @@ def table(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: if the file cannot be read, or columns are missing or do not fit.
     """
-    columns = Columns(read_table(path), path)
     named = [targets] if isinstance(targets, str) else list(targets)
+    others = [name for name in (owner, is_test) if name is not None]
+    classes = named if task in {None, "classification"} else []
+    columns = Columns(read_table(path, names=[*others, *classes, *(categorical or [])]), path)
     if not named:
         raise ValueError("data.targets=[] names no column")
-    others = [name for name in (owner, is_test) if name is not None]
     columns.require(named, "targets")
     columns.require(others, "owner" if owner in others[:1] else "is_test")
     numeric, categorical = _features(columns, numeric, categorical, leave=[*named, *others])
@@ -64,7 +62,7 @@ def table(  # noqa: PLR0913 - one parameter an option
             "data.standardise=client needs data.owner, the column that names the clients; "
             "allowed without it: none, all"
         )
-    flags = None if is_test is None else _flags(columns, is_test)
+    flags = None if is_test is None else _marks(columns, is_test)
     clients, held_out = split_rows(
         columns, owner, flags, groups=found.groups, test_fraction=test_fraction, seed=seed
     )
@@ -117,7 +115,7 @@ def _features(
             f"data.numeric and data.categorical name {sorted(wrong)}, which data.targets, "
             "data.owner or data.is_test name, too"
         )
-    free = [name for name in columns.names if name not in used]
+    free = columns.free(used) if None in (numeric, categorical) else []
     if numeric is None:
         numeric = [name for name in free if columns.kind(name) != "text"]
     if categorical is None:
@@ -147,25 +145,14 @@ def _complete(
     held_out = None
     if is_test is not None:
         lacking[f"data.is_test={is_test}"] = columns.missing(is_test)
-        held_out = _flags(columns, is_test)
+        held_out = _marks(columns, is_test)
     if owner is not None:
-        lacking[f"data.owner={owner}"] = unowned(columns.values(owner), held_out)
+        lacking[f"data.owner={owner}"] = unowned(columns.as_names(owner), held_out)
     return columns.kept(complete_rows(lacking, missing, is_test=held_out))
 
 
-def _flags(columns: Columns, name: str) -> np.ndarray:
-    """Test rows, bool [N]. A row without a value is no test row."""
-    codes, values = columns.codes(name)
-    words = [None if value is None else str(value).lower() for value in values]
-    if set(words) - {None, *_TEST, *_TRAINING}:
-        raise ValueError(
-            f"data.is_test={name}: the column holds {values[:4]}; allowed: true and false, 1 and "
-            "0, or test and train"
-        )
-    is_test: np.ndarray = np.isin(codes, [i for i, word in enumerate(words) if word in _TEST])
-    if is_test.all():
-        raise ValueError(f"data.is_test={name}: all rows are for testing")
-    return is_test
+def _marks(columns: Columns, name: str) -> np.ndarray:
+    return marked_for_testing(f"data.is_test={name}", columns.as_names(name))
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:

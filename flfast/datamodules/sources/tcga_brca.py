@@ -54,7 +54,7 @@ def tcga_brca(*, root: str, standardise: Literal["none", "all", "client"]) -> Ex
         is_test.append(part == "test")
         owner.append(int(number))
         names.setdefault(int(number), region[center[0]])
-    inputs = [name for name in chosen.names if name not in _FILES["brca.csv"]]
+    inputs = chosen.free(_FILES["brca.csv"])
     values = np.stack([chosen.numbers(name) for name in inputs], axis=1)
     held_out, group = np.array(is_test), np.array(owner)
     if standardise != "none":
@@ -74,7 +74,8 @@ def tcga_brca(*, root: str, standardise: Literal["none", "all", "client"]) -> Ex
 
 
 def _read(path: Path) -> Columns:
-    columns = Columns(read_table(str(path), key="data.root"), str(path))
+    names = ["pid", "TSS Code", "Region", "fold2"]
+    columns = Columns(read_table(str(path), names=names, key="data.root"), str(path))
     for name in _FILES[path.name]:
         if name not in columns.names:
             raise ValueError(

@@ -152,7 +152,11 @@ def test_images_are_normalised_and_augmented_as_asked(write):
         ({"targets": np.full(8, np.nan)}, {"task": "regression"}, "example 0 is not finite"),
         ({}, {"num_classes": 2}, r"labels must lie in \[0, 2\), got 0 to 2"),
         ({"owner": np.zeros(8)}, {}, "owner is float64; allowed: integers or strings"),
-        ({"is_test": np.arange(8)}, {}, "data.is_test=auto is int64; allowed: bool"),
+        (
+            {"is_test": np.arange(8)},
+            {},
+            r"data.is_test=auto holds \['2', '3', '4'\]; allowed, in any case: true",
+        ),
         ({"inputs": np.zeros(8)}, {}, r"data.inputs=inputs is float64 \[8\]; allowed: numbers"),
         ({"inputs": np.full((8, 2), np.inf)}, {}, "inputs of 8 examples contain NaN"),
         ({"inputs": np.zeros((8, 2), np.uint32)}, {"random_crop": 1}, "need images"),

@@ -116,9 +116,10 @@ def test_series_that_cannot_be_used_are_one_line(series, cut, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_constant_column_that_is_not_predicted_is_allowed():
+@pytest.mark.parametrize("value", [0.0, 1e-300, 0.1, 7, 2.0**63, 1e31])
+def test_a_constant_column_that_is_not_predicted_is_allowed(value):
     series = numbered([40])[0]
-    series[:, 1] = 7
+    series[:, 1] = value
     assert (made([series]).inputs[:, 1] == 0).all()
 
 

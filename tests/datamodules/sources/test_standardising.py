@@ -39,3 +39,43 @@ def test_strangers_use_the_statistics_of_all_and_constants_become_0():
     found = standardised(values, is_training=is_training, group=group, names=["a", "b", "c"])
     assert found[:, 0].tolist() == [-1, 1, 0, (12 - 4) / np.std([0, 2, 10])]
     np.testing.assert_allclose(found[:, 1], 0, atol=1e-12)
+
+
+SIZES = st.sampled_from(
+    [0.0, 5e-324, 1e-300, 1e-20, 0.1, 1 / 3, 1e9 + 0.1, 2**53 + 2, 2**63 - 1, 1e31, 3e38, 1e300]
+)
+
+
+NORMAL = SIZES.filter(lambda size: size > 1e-307)
+
+
+@given(SIZES, st.sampled_from([1, -1]), st.integers(1, 300), st.integers(1, 3))
+def test_equal_values_of_every_size_become_0(value, sign, num, num_clients):
+    values = np.full((num + num_clients, 1), sign * float(value))
+    group = np.arange(num + num_clients) % num_clients
+    for kind in (None, group):
+        found = standardised(values, is_training=group >= 0, group=kind, names=["a"])
+        assert not found.any()
+
+
+@given(NORMAL, st.integers(2, 300), st.sampled_from([2, 1 + 1e-9]))
+def test_columns_with_another_value_have_deviation_1(value, num, factor):
+    values = np.full((num, 1), float(value))
+    values[-1] *= factor
+    found = standardised(values, is_training=np.ones(num, bool), names=["a"])
+    np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-5)
+
+
+@given(NORMAL, st.integers(2, 300), st.integers(0, 99))
+def test_a_spread_that_is_rounding_only_is_none(value, num, seed):
+    ulps = np.random.default_rng(seed).integers(-2, 3, num)
+    values = (value + ulps * np.spacing(float(value)))[:, None]
+    found = standardised(values, is_training=np.arange(num) < num - 1, names=["a"])
+    assert np.abs(found).max() < 1e-12
+
+
+def test_long_numbers_that_differ_are_standardised():
+    values = (10**15 + np.arange(100))[:, None].astype(np.float64)
+    found = standardised(values, is_training=np.ones(100, bool), names=["a"])
+    expected = (np.arange(100) - 49.5) / np.arange(100).std()
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-9)
