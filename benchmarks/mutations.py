@@ -1,10 +1,10 @@
-"""Plants ten bugs, one at a time, and says which row of the conformance program catches it.
+"""Plants bugs, one at a time, and says which row of the conformance program catches it.
 
     python -m benchmarks.mutations [NAME...]
 
-Each mutation replaces a line of one module while it is imported; no file is changed. A process of
-its own runs the rows of `fast` that take at most `MOST_MINUTES`, and the table in Markdown names
-those that miss. Exit code 1 if fewer than nine bugs are caught.
+Each mutation of `planted_bugs.yaml` replaces a text of one module while it is imported; no file
+is changed. A process of its own runs the row that has to miss, or all rows of `fast` that take at
+most `MOST_MINUTES`. The table in Markdown names those that miss. Exit code 1 if a bug is not caught.
 """
 
 import argparse
@@ -19,83 +19,31 @@ from typing import Any, NamedTuple
 
 from flfast.commands.conformance.conformance_files import RECORD
 from flfast.commands.conformance.row_files import read_rows
+from flfast.output.results.plain_yaml import read_yaml
 
 MOST_MINUTES = 0.5
-ENOUGH = 9
 
 
 class Mutation(NamedTuple):
-    """A bug: in `module`, the text `old` becomes `new`."""
+    """A bug: in `module`, the text `old` becomes `new`.
+
+    Attributes:
+        what: the bug in words.
+        module: where it is.
+        old: text that is there once.
+        new: what replaces it.
+        row: that has to miss, and is run alone; empty: any of all short rows.
+    """
 
     what: str
     module: str
     old: str
     new: str
+    row: str = ""
 
 
-_KIT = "flfast.algorithms.kit"
-MUTATIONS = {
-    "scaffold_sign": Mutation(
-        "the sign of SCAFFOLD's correction",
-        f"{_KIT}.control_variates",
-        "grads[name] + (c[name] - c_k[name])",
-        "grads[name] - (c[name] - c_k[name])",
-    ),
-    "mean_weight": Mutation(
-        "the weight of a client in the mean",
-        "flfast.algorithms.contract.algorithm",
-        'return float(done.num_examples) if self.weighting == "samples" else 1.0',
-        "return 1.0",
-    ),
-    "server_lr": Mutation(
-        "FedAdam's server learning rate is ignored",
-        f"{_KIT}.adaptive_server",
-        "w + server_lr * m / (v.sqrt() + tau)",
-        "w + m / (v.sqrt() + tau)",
-    ),
-    "fedprox_mu": Mutation(
-        "FedProx's mu is ignored",
-        "flfast.algorithms.fedprox",
-        "+ mu / 2 * distance",
-        "+ 0 * distance",
-    ),
-    "fednova_norm": Mutation(
-        "FedNova does not divide by the number of steps",
-        "flfast.algorithms.fednova",
-        'scaled(change["params"], 1 / norm), "steps": steps}',
-        'change["params"], "steps": steps / norm}',
-    ),
-    "momentum": Mutation(
-        "FedAvgM's momentum is ignored",
-        "flfast.algorithms.fedavgm",
-        "lr=server_lr, momentum=momentum",
-        "lr=server_lr",
-    ),
-    "alpha": Mutation(
-        "the Dirichlet concentration is ignored",
-        "flfast.datamodules.partitions.dirichlet",
-        "num_clients), alpha), rng)",
-        "num_clients), 0.5), rng)",
-    ),
-    "local_epochs": Mutation(
-        "local epochs are ignored",
-        "flfast.setup.plans",
-        "local_epochs=config.local_epochs,",
-        "local_epochs=config.local_epochs and 1,",
-    ),
-    "ditto_sign": Mutation(
-        "the sign of Ditto's proximal term",
-        "flfast.algorithms.ditto",
-        "proximal = lam / 2",
-        "proximal = -lam / 2",
-    ),
-    "fedrep_head": Mutation(
-        "FedRep shares its head",
-        "flfast.algorithms.fedrep",
-        "return keep_local(algorithm, local_head)",
-        "return algorithm",
-    ),
-}
+_BUGS = read_yaml(Path(__file__).with_name("planted_bugs.yaml"), dict)
+MUTATIONS = {name: Mutation(**bug) for name, bug in _BUGS.items()}
 
 
 class _Mutated(SourceFileLoader):
@@ -166,11 +114,12 @@ def main() -> None:
     print("| planted bug | rows that miss |\n| --- | --- |")  # noqa: T201 - its output
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            found = caught_by(name, rows, Path(folder))
+            row = MUTATIONS[name].row
+            found = caught_by(name, [row] if row else rows, Path(folder))
         caught += bool(found)
         line = ", ".join(f"`{row}`" for row in found) or "none"
         print(f"| {MUTATIONS[name].what} | {line} |", flush=True)  # noqa: T201 - its output
-    sys.exit(len(names) == len(MUTATIONS) and caught < ENOUGH)
+    sys.exit(caught < len(names))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The rows that are shipped: valid, composed, and their closed forms by another way."""
 
-import math
 from pathlib import Path
 
 import pytest
 import yaml
+from closed_forms import CLOSED
 from sampling import others_slow
 
 import flfast
@@ -34,67 +34,6 @@ def test_the_runs_of_a_row_pass_the_check_of_the_config(name, tmp_path):
         assert (config.callbacks, config.resume, config.seed) == ({}, "auto", 0)
         if row.read.measure == "rounds":
             assert config.rounds > 1
-
-
-def fixed_point(gains, sizes, targets):
-    """Where the weighted changes gain * (target - z) of both clients cancel."""
-    z, step = 0.0, 1 / sum(g * n for g, n in zip(gains, sizes, strict=True))
-    for _ in range(100):
-        z += step * sum(n * g * (b - z) for g, n, b in zip(gains, sizes, targets, strict=True))
-    return z
-
-
-def gain(steps, *, mu=0.0):
-    """The share of the way from the start to 1 that local steps take, step by step."""
-    y = 0.0
-    for _ in range(steps):
-        y -= 0.05 * (4 * (y - 1) + mu * y)
-    return y
-
-
-def server_steps(next_state, *, rounds):
-    """Sum of the steps m / sqrt(v) of two coordinates, whose change is 1 in all rounds."""
-    moved = m = v = 0.0
-    for _ in range(rounds):
-        m, v = next_state(m, v)
-        moved += 2 * 0.1 * m / math.sqrt(v)
-    return moved
-
-
-def momentum_decay():
-    e, v = 1.0, 0.0
-    for _ in range(5):
-        change = -e * (0.25 * (1 - 0.96) + 0.75 * (1 - 0.96**3))
-        v = 0.9 * v - change
-        e -= 0.5 * v
-    return e**2
-
-
-SIZES, TARGETS = (1, 3), (1, 5)
-TWO = fixed_point([gain(2), gain(6)], SIZES, TARGETS)
-CLOSED = {
-    "closed_form_fedavg": [
-        fixed_point([gain(1), gain(3)], SIZES, TARGETS),
-        TWO,
-        fixed_point([gain(2), gain(6)], (1, 1), TARGETS),
-    ],
-    "closed_form_fedprox": [
-        fixed_point([gain(2, mu=2), gain(6, mu=2)], SIZES, TARGETS),
-        TWO,
-    ],
-    "closed_form_fednova": [fixed_point([gain(2) / 2, gain(6) / 6], SIZES, TARGETS)],
-    "closed_form_scaffold": [3.0],
-    "closed_form_ditto": [sum((4 * b + 2 * TWO) / 6 for b in TARGETS) / 2, TWO],
-    "closed_form_server_momentum": [
-        momentum_decay(),
-        (1 - (0.25 * (1 - 0.96) + 0.75 * (1 - 0.96**3))) ** 10,
-    ],
-    "closed_form_server_adaptive": [
-        server_steps(lambda m, v: (0.9 * m + 0.1, 0.99 * v + 0.01), rounds=10),
-        server_steps(lambda m, v: (0.9 * m + 0.1, v + 0.01), rounds=10),
-        server_steps(lambda m, v: (1.0, v + 1), rounds=10),
-    ],
-}
 
 
 def test_every_closed_form_has_a_transcription():
