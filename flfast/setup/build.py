@@ -126,13 +126,12 @@ def build_optimizer(
     return make
 
 
-def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
-    """Weights before round 1: the model's own, or those in the file `init_from`.
+def initial_weights(config: DictConfig, weights: Tree) -> Tree:
+    """Weights before round 1: the given ones of the model, or those in the file `init_from`.
 
     Raises:
         ValueError: if the file holds no weights, or those of another model.
     """
-    weights = read_weights(model)
     if config.init_from is None:
         return weights
     found = read_state_dict(config.init_from, key="init_from")
