@@ -34,7 +34,7 @@ from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
-from flfast.state.weights import WEIGHTS, load_weights, read_state_dict, read_weights
+from flfast.state.weights import WEIGHTS, load_weights, read_state_dict
 
 log = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ from flfast.state.weights import convert_weights, read_weights
 
 
 class _Start(NamedTuple):
-    """A model, its weights before round 1, the model with its adapter, and why `init_from` fails."""
+    """A model, its weights before round 1, the model with its adapter, why `init_from` fails."""
 
     model: nn.Module
     initial: Tree
