@@ -128,7 +128,9 @@ def ended(process: subprocess.Popen[str], limit: float = LONGEST_S) -> Ended:
         code = None
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # none of its processes outlives a command
+    process.wait()
     reader.join()
+    stdout.close()
     times = [*lines, (time.monotonic(), "")]
     silence = max((b - a, said) for (a, said), (b, _) in pairwise(times))
     return Ended(code, "".join(line for _, line in lines[1:]), silence)
