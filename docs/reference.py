@@ -40,6 +40,25 @@ def pages() -> dict[str, str]:
     return made
 
 
+def page_of(path: str) -> str | None:
+    """Where the site explains a file or a folder of conf/, None if nowhere.
+
+    Args:
+        path: from the root of the repository, such as `conf/data/copies.yaml`.
+
+    Returns:
+        Place on the site, such as `reference/data.md#copies`.
+    """
+    if path == "conf/config.yaml":
+        return "reference/config.md"
+    top, _, rest = path.partition("/")
+    if top != "conf" or not rest:
+        return None
+    group, _, option = rest.rpartition("/") if rest.endswith(".yaml") else (rest, "", "")
+    page = f"reference/{group.replace('/', '-')}.md"
+    return page + f"#{option.removesuffix('.yaml')}" * bool(option)
+
+
 def option_section(name: str, option: Schema, keys: list[tuple[str, Schema]]) -> str:
     """The section about one option."""
     target = option["properties"].get("_target_", {}).get("default", "")

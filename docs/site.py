@@ -1,7 +1,8 @@
 """Hooks of mkdocs: pages that lie outside of docs/, the reference of options, and links.
 
 Links are written for readers of the repository. On the site, a link to a file that is a page leads
-to that page, and a link to any other file of the repository leads to the file on GitHub.
+to that page, one to conf/ to the page about these options, and a link to any other file of the
+repository leads to the file on GitHub.
 """
 
 import logging
@@ -74,6 +75,8 @@ def site_link(link: str, source: str, uri: str, repository: str) -> str:
     if not path or ":" in path:
         return link
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+    if made := reference.page_of(path):
+        return posixpath.relpath(made, posixpath.dirname(uri) or ".")
     if path in ELSEWHERE or path.startswith("docs/"):
         target = ELSEWHERE.get(path, path.removeprefix("docs/"))
         path = posixpath.relpath(target, posixpath.dirname(uri) or ".")

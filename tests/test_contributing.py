@@ -1,10 +1,13 @@
 """The recipes of CONTRIBUTING.md are complete, pass the linter, and run outside of the repo."""
 
+import ast
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
+import limits
 import pytest
 import yaml
 from tables import rows
@@ -49,6 +52,37 @@ def test_a_recipe_passes_its_own_checklist(path, command):
         ruff, input=BLOCKS[path], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.fixture(scope="module")
+def package():
+    """Text and syntax tree of every file of the package."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "flfast").rglob("*.py")}
+    return {path: (text, ast.parse(text)) for path, text in texts.items()}
+
+
+def test_files_are_as_short_as_the_checklist_says(package):
+    lengths = {path: text.count("\n") for path, (text, _) in package.items()}
+    assert [path for path, length in lengths.items() if length > limits.FILE] == []
+    assert statistics.median(lengths.values()) <= limits.MEDIAN_FILE
+
+
+def test_functions_are_as_short_as_the_checklist_says(package):
+    lengths = {
+        f"{path}:{node.lineno} {node.name}": code_lines(node)
+        for path, (_, tree) in package.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert [name for name, length in lengths.items() if length > limits.FUNCTION] == []
+    assert statistics.quantiles(lengths.values(), n=10)[-1] <= limits.MOST_FUNCTIONS
+
+
+def code_lines(function):
+    """Lines of a function without its docstring."""
+    first, docstring = function.body[0], ast.get_docstring(function)
+    told = 0 if docstring is None else first.end_lineno - first.lineno + 1
+    return function.end_lineno - function.lineno + 1 - told
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ NeurIPS 2024. https://arxiv.org/abs/2406.00488
 
 z are the inputs of the last layer: d of the shared model w, D >= d of the client's own v_k; "at r"
 is that layer at r. P_k is linear, [d + D] -> [D], and stays on the client with v_k. v_k at r
-predicts. These are the equations of the authors' code (github.com/LipingYi/FedMRL), which clips
-the gradients of w, v_k and P_k at norm 50, and evaluates with w_k. HtFLlib evaluates with w, as
-here, and averages w_k with equal weights.
+predicts. These are the equations of FedMRL_hetero.py of the authors' code
+(github.com/LipingYi/FedMRL). FedMRL_homo.py, for clients with one architecture, ties the last
+layer of w to the first d columns of that of v_k. Both clip the gradients of w, v_k and P_k at norm
+50, and evaluate with w_k. HtFLlib evaluates with w, as here, and averages w_k with equal weights.
 """
 
 import torch

@@ -9,8 +9,8 @@ Federated Learning. CVPR 2024, Algorithm 1. https://arxiv.org/abs/2308.12532
 
 z are logits, of the server's model w[t] in evaluation mode. Both gradients use the same batch, so
 a step costs two, and both passes update the running statistics of BatchNorm, in the authors' code
-only the first. By default e moves the last layer alone, as there, and |p| is over what moves. The
-reported loss is the one at w + e.
+only the first. By default e moves the last layer alone, and rho = 2; that code's settings have
+rho = 1, and move all layers. |p| is over what moves. The reported loss is the one at w + e.
 """
 
 import torch

@@ -34,7 +34,7 @@ from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
-from flfast.state.weights import WEIGHTS, load_weights, read_state_dict, read_weights
+from flfast.state.weights import WEIGHTS, load_weights, read_state_dict
 
 log = logging.getLogger(__name__)
 
@@ -125,13 +125,12 @@ def build_optimizer(
     return make
 
 
-def initial_weights(config: DictConfig, model: nn.Module) -> Tree:
-    """Weights before round 1: the model's own, or those in the file `init_from`.
+def initial_weights(config: DictConfig, weights: Tree) -> Tree:
+    """Weights before round 1: the given ones of the model, or those in the file `init_from`.
 
     Raises:
         ValueError: if the file holds no weights, or those of another model.
     """
-    weights = read_weights(model)
     if config.init_from is None:
         return weights
     found = read_state_dict(config.init_from, key="init_from")

@@ -47,11 +47,12 @@ from flfast.state.weights import convert_weights, read_weights
 
 
 class _Start(NamedTuple):
-    """A model, its weights before round 1, and the model with its adapter."""
+    """A model, its weights before round 1, the model with its adapter, why `init_from` fails."""
 
     model: nn.Module
     initial: Tree
     adapted: Adapted | None
+    misfit: ValueError | None
 
 
 class Members(NamedTuple):
@@ -133,9 +134,15 @@ def _started(
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
     dtype = dtype_of_precision(config.trainer.precision)
     convert_weights(model, torch.promote_types(dtype, torch.float32))
-    initial = initial_weights(config, model)
+    initial, misfit = read_weights(model), None
+    try:
+        initial = initial_weights(config, initial)
+    except ValueError as error:
+        if place["member"] == 0:
+            raise
+        misfit = error  # no matter, if it is a part of the first member
     adapted = build_adapter(config, model, initial, data, **place)
-    return _Start(model, initial if adapted is None else read_weights(model), adapted)
+    return _Start(model, initial if adapted is None else read_weights(model), adapted, misfit)
 
 
 def _of_model(
@@ -148,11 +155,13 @@ def _of_model(
     offers: dict[str, Any],
 ) -> Components:
     """Components of a run with this model; `offers` is what algorithms may ask for beside it."""
-    model, initial, adapted = start
+    model, initial, adapted, misfit = start
     if config.recompute is not None:
         recompute(model, config.recompute)
     num_clients = data.num_clients
     algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
+    if misfit is not None and not algorithm.slices:
+        raise misfit
     if algorithm.fold is not None and has_rounded(model):
         raise ConfigError(
             f"algorithm={algorithm.name} with adapter.base_bits=8: it adds small changes to the "

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from hydra import initialize_config_dir
 from sampling import others_slow
 from tables import rows
@@ -37,6 +38,29 @@ def test_every_algorithm_has_a_row_in_the_table_of_its_family(root):
     with initialize_config_dir(str(root / "conf"), version_base="1.3"):
         for row in table(sorted(families)[::24]).splitlines():
             assert f"\n{row}\n" in TEXT, "run python -m docs.algorithms"
+
+
+def told_defaults():
+    """Settings in the table of decisions.md, `mu: 0.1`, by the letters of an algorithm's name."""
+    page = PAGE.with_name("decisions.md").read_text(encoding="utf-8")
+    part = page.partition("\n### Defaults of algorithms")[2].partition("\n## ")[0]
+    told = {}
+    for names, settings in re.findall(r"^\| ([^|]+) \| (`[^|]+) \|", part, flags=re.MULTILINE):
+        for name in names.split(", "):
+            found = yaml.safe_load(f"{{{', '.join(re.findall(r'`([^`]+)`', settings))}}}")
+            told.setdefault(re.sub(r"[^a-z]", "", name.lower()), {}).update(found)
+    return told
+
+
+def test_every_number_of_an_algorithm_has_its_source_in_the_table_of_defaults(root):
+    told = told_defaults()
+    for path in sorted((root / "conf" / "algorithm").glob("*.yaml")):
+        options = yaml.safe_load(path.read_text(encoding="utf-8"))
+        numbers = {key: value for key, value in options.items() if isinstance(value, int | float)}
+        numbers.pop("_partial_")
+        rows = told.get(re.sub(r"[^a-z]", "", path.stem), {})
+        assert {key: rows.get(key) for key in numbers} == numbers, path.stem
+        assert rows.keys() <= options.keys(), path.stem
 
 
 def test_a_docstring_is_cited_by_its_first_paper():

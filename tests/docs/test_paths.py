@@ -1,8 +1,9 @@
-"""A path of the repository in backticks exists, on every page."""
+"""A path of the repository in backticks exists, on every page and in every file of code."""
 
 import os
 import re
 from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
 
 import pytest
 from pages import PAGES, ROOT, named_files
@@ -22,6 +23,7 @@ OF_OTHERS = {
     ".hydra/config.yaml": "in a run's folder",
     ".hydra/hydra.yaml": "in a run's folder",
     ".hydra/overrides.yaml": "in a run's folder",
+    "hydra.yaml": "in a run's folder",
     "optimization_results.yaml": "in a search's folder",
 }
 
@@ -76,6 +78,39 @@ NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which tells of 
 @pytest.mark.parametrize("page", NOW, ids=lambda page: page.name)
 def test_paths_in_backticks_exist(page):
     assert missing(page.read_text(encoding="utf-8")) == []
+
+
+TEXTS = {".py", ".pyi", ".yaml", ".yml", ".cpp", ".h", ".ipynb", ""}  # "": the scripts of .ci/
+THIS = f"/{Path(__file__).relative_to(ROOT).as_posix()}"
+
+
+def test_paths_in_comments_and_docstrings_exist():
+    files = [place for place in ENTRIES if PurePosixPath(place).suffix in TEXTS and place != THIS]
+    texts = {place: ROOT / place[1:] for place in files if (ROOT / place[1:]).is_file()}
+    found = {place: missing(path.read_text(encoding="utf-8")) for place, path in texts.items()}
+    assert {place: words for place, words in found.items() if words} == {}
+
+
+IN_A_FILE = re.compile(r"`([a-zA-Z_][\w.]*)(?:\(\))?`\s+(?:(?:in|of)\s+|\()`([\w./]+\.py)`")
+
+
+def misplaced(text):
+    """Names that a page says are in a file, but which that file does not have."""
+    for name, path in IN_A_FILE.findall(text):
+        places = [ROOT / place[1:] for place in ENTRIES if place.endswith(f"/{path}")]
+        word = re.compile(rf"\b{name.rpartition('.')[2]}\b")
+        if not any(word.search(place.read_text(encoding="utf-8")) for place in places):
+            yield f"{name} in {path}"
+
+
+@pytest.mark.parametrize("page", NOW, ids=lambda page: page.name)
+def test_names_are_in_the_files_that_a_page_names(page):
+    assert [*misplaced(page.read_text(encoding="utf-8"))] == []
+
+
+def test_a_name_that_is_elsewhere_is_found():
+    text = "`micro_auc` (`engines/evaluation/metrics.py`), `micro_auc` in `tasks/task_type.py`"
+    assert [*misplaced(text)] == ["micro_auc in engines/evaluation/metrics.py"]
 
 
 def test_a_path_that_is_not_there_is_found():
