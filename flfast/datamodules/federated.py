@@ -119,6 +119,8 @@ class FederatedDataModule(L.LightningDataModule):
         self.splits, central, server, self.owner, self.digest = split_examples(
             examples, self.partition, seed=self.seed, split=self.split
         )
+        if examples.rescaled is not None:
+            examples = examples.rescaled(self.splits["train"].indices)
         shifted, self.drawn = shift_examples(examples, self.shift, self.splits, seed=self.seed)
         self._set_examples(shifted)
         self._hold_out()

@@ -1,7 +1,6 @@
 """Your own images, in one folder per class."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,7 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.hidden_files import is_hidden, say_left_out
+from flfast.datamodules.sources.hidden_files import say_left_out, visible
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 
@@ -91,9 +90,9 @@ def _list_part(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
 def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     """(path, class) of every image below `folder/CLASS/`, and the names of the classes.
 
-    Classes are sorted by name, and so are the files of a class. Hidden files and folders, and
-    those of an operating system, are left out. Links out of the folder are followed; what is
-    inside is read in its own place. Each folder is read once.
+    Classes are sorted by name, and so are the files of a class. What is hidden is left out. Links
+    out of the folder are followed; what is inside is read in its own place. Each folder is read
+    once.
 
     Raises:
         OSError: if there is no such folder, no class, or a class without images.
@@ -101,7 +100,7 @@ def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     root = folder.resolve()
-    seen = {root}
+    seen, hidden = {root}, list[Path]()
 
     def is_new(place: Path) -> bool:
         real = place.resolve()
@@ -110,36 +109,23 @@ def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
         seen.add(real)
         return True
 
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    classes = [name for name in names if not is_hidden(name)]
-    left_out = [folder / name for name in names if is_hidden(name)]
+    inside = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    classes = sorted(visible(folder, inside, hidden))
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
     samples = []
     for label, name in enumerate(classes):
-        place = folder / name
-        files, hidden = _files_below(place, is_new) if is_new(place) else ([], [])
-        files = [(where, file) for where, file in files if file.lower().endswith(IMG_EXTENSIONS)]
+        files, place = [], folder / name
+        for where, folders, names in os.walk(place, followlinks=True) if is_new(place) else ():
+            shown = visible(where, folders, hidden)
+            folders[:] = [below for below in shown if is_new(Path(where, below))]
+            shown = visible(where, names, hidden)
+            files += [(where, file) for file in shown if file.lower().endswith(IMG_EXTENSIONS)]
         if not files:
             raise FileNotFoundError(
                 f"Found no valid file for the class {name}. Supported extensions are: "
                 f"{', '.join(IMG_EXTENSIONS)}"
             )
         samples += [(str(Path(*file)), label) for file in sorted(files)]
-        left_out += hidden
-    say_left_out(left_out, IMG_EXTENSIONS)
+    say_left_out(hidden, IMG_EXTENSIONS)
     return samples, classes
-
-
-def _files_below(
-    place: Path, is_new: Callable[[Path], bool]
-) -> tuple[list[tuple[str, str]], list[Path]]:
-    """(folder, name) of each file, and hidden files and folders, whose content is not listed."""
-    files, hidden = list[tuple[str, str]](), list[Path]()
-    for where, folders, names in os.walk(place, followlinks=True):
-        hidden += [Path(where, name) for name in (*folders, *names) if is_hidden(name)]
-        folders[:] = [
-            name for name in folders if not is_hidden(name) and is_new(Path(where, name))
-        ]
-        files += [(where, name) for name in names if not is_hidden(name)]
-    return files, hidden

@@ -106,19 +106,14 @@ def _list_files(root: Path) -> tuple[list[_Pair], np.ndarray | None, tuple[str, 
 def _by_name(folder: Path) -> dict[str, Path]:
     """Files by their paths below the folder, without endings, in the order of these."""
     found: dict[str, Path] = {}
-    hidden = list[Path]()
-    for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        if path.suffix.lower() not in _ENDINGS:
-            continue
-        if any(map(is_hidden, place.parts)):
-            hidden.append(path)
-            continue
-        name = str(place.with_suffix(""))
+    paths = [path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS]
+    hidden = [path for path in paths if any(map(is_hidden, path.relative_to(folder).parts))]
+    say_left_out(hidden, _ENDINGS)
+    for path in sorted({*paths} - {*hidden}):
+        name = str(path.relative_to(folder).with_suffix(""))
         if name in found:
             raise ValueError(f"{found[name]} and {path} have one name; allowed: one of them")
         found[name] = path
-    say_left_out(hidden, _ENDINGS)
     if not found:
         raise ValueError(
             f"data.root must hold images/ and masks/ with files of equal names, and {folder} has "
