@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from flfast.state.dtensor import full_copy, shard_like
+from flfast.state.regular_file import require_file
 from flfast.state.tree import Tree, named_leaves
 
 WEIGHTS = ("params", "buffers")
@@ -97,6 +98,7 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of content that is refused below
+            require_file(path)
             if path.endswith(".safetensors"):
                 found = load_file(path)
             else:
