@@ -1,5 +1,6 @@
 """Reads the config of a saved run, which may be a stranger's: nothing in it is run. Torch-free."""
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import first_line, printable
 from flfast.state.moved import renamed
 
+log = logging.getLogger(__name__)
+
 _OWN = (
     r"\$\{(?:(?P<env>oc\.env:FLFAST_DATA,data)"
     r"|oc\.select:(?P<select>[A-Za-z_]\w*(?:\.\w+)*),(?P<default>\w+)"
@@ -30,6 +33,10 @@ _RESOLVER = r"[A-Za-z_][\w.]*"
 
 _LONGEST_CHAIN = _MOST_REFERENCES = 20
 _LONGEST_TEXT = 1000  # with an interpolation in it
+
+_OUTWARD = {"cache": None, "cache_dir": None, "download": False}
+"""Arguments of data that write outside of the run's folder or open the network, and what is used
+instead unless the command sets them: the folder may be a stranger's."""
 
 _WRITERS = {"logger": None, "callbacks": None, "resume": None, "overwrite": False}
 """Keys that write the files of a run, and their values for one that is only read.
@@ -69,6 +76,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         raw["trainer"]["profiler"] = None
     with of_config(folder):
         plain = looked_up(raw, allow)
+        _keep_inside(plain.get("data"), "data", allow)
         problems = list(refusals(plain, allow))
         if problems:
             raise ConfigError("\n".join(problems))
@@ -76,6 +84,19 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         return OmegaConf.create(plain)
     except Exception as error:  # noqa: BLE001 - OmegaConf has no common exception
         raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
+
+
+def _keep_inside(data: Any, key: str, allow: Sequence[str]) -> None:
+    """Set what data of a saved run would write or download, also in a source of other data."""
+    if not isinstance(data, dict) or data.get("_target_") in allow:
+        return
+    for name in _OUTWARD.keys() & data.keys():
+        if data[name] and name != "download":
+            given = f"{printable(key)}.{name}={short(data[name])}"
+            log.warning("%s: of a saved run, it is only used if the command sets it", given)
+        data[name] = _OUTWARD[name]
+    for name, part in data.items():
+        _keep_inside(part, f"{key}.{name}", allow)
 
 
 def looked_up(raw: dict[str, Any], allow: Sequence[str] = ()) -> dict[str, Any]:

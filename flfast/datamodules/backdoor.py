@@ -13,6 +13,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import Affected, Shift
 from flfast.datamodules.splits import ClientIndices, group_by_client
+from flfast.state.image_shape import refuse_channels_last
 from flfast.state.options import PositiveUpToOne
 from flfast.state.randomness import generator
 
@@ -105,4 +106,5 @@ def _check(examples: Examples, backdoor: Backdoor) -> None:
             f"a backdoor with inputs of shape {list(examples.input_shape)}; allowed: images of "
             f"shape [channels, height, width]"
         )
+    refuse_channels_last(examples.input_shape)
     backdoor.check(examples)

@@ -1,6 +1,7 @@
 """`Examples`: a whole dataset, loaded once; clients are index arrays into it."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -61,6 +62,8 @@ class Examples:
         stride: of windows in the order of time, steps between the beginnings of two; held-out
             examples are then a client's last ones. None: held-out examples are drawn at random.
         objective: the loss of `forecasting`, `mse` or `mae`.
+        rescaled: (training examples, int64 [M]) -> the same examples, scaled by these; None if no
+            value depends on which examples train.
         dice_weight: weight of the soft Dice loss of `segmentation`, beside the cross-entropy.
     """
 
@@ -81,6 +84,7 @@ class Examples:
     unused: np.ndarray | None = None
     stride: int | None = None
     objective: Literal["mse", "mae"] = "mse"
+    rescaled: Callable[[np.ndarray], "Examples"] | None = None
     dice_weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -126,6 +126,8 @@ class FederatedDataModule(L.LightningDataModule):
             split=self.split,
             client=self._client and self._client[0],
         )
+        if examples.rescaled is not None:
+            examples = examples.rescaled(self.splits["train"].indices)
         if self._client is not None:
             self._keep_only(*self._client)
         shifted, self.drawn = shift_examples(examples, self.shift, self.splits, seed=self.seed)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flfast.state.messages import one_line
+from flfast.state.regular_file import require_file
 
 
 def map_array(path: Path) -> np.memmap:
@@ -18,6 +19,7 @@ def map_array(path: Path) -> np.memmap:
         ValueError: if the file is not a .npy file of numbers in C order, or is cut off.
     """
     try:
+        require_file(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # noqa: BLE001 - the parser of headers raises errors of many types
         raise ValueError(f"{path} is not a readable .npy file: {one_line(error)}") from None

@@ -100,6 +100,7 @@ class Federation:
         """Begin with the algorithm's server state, unless the run is resumed."""
         if not self.server:
             self.server = self.algorithm.server_state(self.initial)
+        self._single_class: list[str] = []
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -154,6 +155,12 @@ class Federation:
                 self._round(len(self.history))
             if reason := self.stop(self.history):
                 log.info("ends after round %d of %d: %s", self.last_round, self.rounds, reason)
+            if self._single_class:
+                log.warning(
+                    "one class is predicted for every example of %s, which also have others: the "
+                    "accuracy is the share of this class",
+                    ", ".join(self._single_class),
+                )
             status = "success"
         finally:
             # Callbacks write their files after a failed or stopped run, too.
@@ -300,6 +307,7 @@ class Federation:
         results: dict[str, GroupMetrics] = {}
         if evaluate:
             results = self.engine.evaluate(self.server, evaluate, fraction=self.eval_examples)
+            self._single_class = [name for name in results if results[name].single_class]
         for name, metrics in results.items():
             row.update(evaluation_columns(name, metrics, self.data.kinds))
             for client_id, numbers in client_columns(name, metrics):

@@ -6,6 +6,8 @@ from typing import Literal
 
 from torch import nn
 
+from flfast.state.image_shape import refuse_channels_last
+
 
 def check_image(
     input_shape: tuple[int, ...], *, model: str, smallest: int = 1, remedy: str = ""
@@ -18,10 +20,12 @@ def check_image(
         ValueError: if the input is not an image, or too small.
     """
     if len(input_shape) != 3:
+        grey = "data.layout=HW with data=npz for grey images, or " if len(input_shape) == 2 else ""
         raise ValueError(
             f"{model} needs images [channels, H, W], the data have shape {list(input_shape)}; "
-            "use model=mlp or model=logistic"
+            f"use {grey}model=mlp or model=logistic"
         )
+    refuse_channels_last(input_shape)
     channels, height, width = input_shape
     if min(height, width) < smallest:
         others = ", ".join(filter(None, [remedy, "model=mlp or model=logistic"]))

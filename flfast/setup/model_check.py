@@ -1,6 +1,7 @@
 """What a model gets of the data, and checks that it can be trained, before any training."""
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -14,11 +15,14 @@ from flfast.config.errors import ConfigError
 from flfast.datamodules.batches import Batch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.remote_data import RemoteData
 from flfast.lit.batchnorm import freeze
 from flfast.setup.trial_calls import RECOMPUTES, on_trial
 from flfast.setup.user_code import named, place
 from flfast.state.injection import asks_for
 from flfast.state.weights import dtype_of_module
+
+log = logging.getLogger(__name__)
 
 
 def check_module(where: str, model: nn.Module) -> None:
@@ -161,6 +165,29 @@ def try_training(
                 f"model={target}: {name} has NaN or infinity; allowed: finite weights"
             )
     return f"the model {noticed[0]}, which programs do not" if noticed else None
+
+
+def check_events(data: FederatedDataModule) -> None:
+    """Warn of clients and sets of survival data that have no event, as a loss of 0 tells nothing.
+
+    Raises:
+        ConfigError: if no training example has one.
+    """
+    if data.examples.task != "survival" or isinstance(data, RemoteData):
+        return
+    train, event = data.splits["train"].only(data.participants), data.examples.targets[:, 1] > 0
+    learning = np.unique(train.owner()[event[train.indices].numpy()])
+    if not len(learning):
+        raise ConfigError(
+            f"task=survival: none of {len(train.indices)} training examples has an event, so "
+            "there is nothing to learn; allowed: targets of which some have event 1"
+        )
+    if num := len(data.participants) - len(learning):
+        log.warning("%d clients train without an event, so their loss is always 0", num)
+    sets = {"central test": data.central_test, "val": data.splits["val"].indices}
+    for name, indices in {**sets, "local test": data.splits["test"].indices}.items():
+        if len(indices) and not event[indices].any():
+            log.warning("the %s set has no event: its loss is 0, its concordance NaN", name)
 
 
 def model_offers(model: Callable[..., Any], examples: Examples) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils.stateless import _reparametrize_module
 
 from flfast.state.dtensor import full_copy, shard_like
+from flfast.state.regular_file import require_file
 from flfast.state.tree import Tree, named_leaves
 
 WEIGHTS = ("params", "buffers")
@@ -104,6 +105,7 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of content that is refused below
+            require_file(path)
             if path.endswith(".safetensors"):
                 found = load_file(path)
             else:

@@ -27,7 +27,9 @@ def _check(targets: Tensor, num_classes: int) -> None:
         )
     if num_classes < 2:
         raise ValueError("a segmentation task has the background and at least one class")
-    outside = (targets >= num_classes) | ((targets < 0) & (targets != IGNORED))
+    # A byte is compared modulo 256: with 300 classes, 50 is larger than 299.
+    last = min(num_classes - 1, torch.iinfo(targets.dtype).max)
+    outside = (targets > last) | ((targets < 0) & (targets != IGNORED))
     if bool(outside.any()):
         image, row, column = outside.nonzero()[0].tolist()
         raise ValueError(

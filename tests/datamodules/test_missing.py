@@ -103,7 +103,13 @@ def test_a_dataset_with_a_missing_value_is_refused_or_loses_its_rows(tmp_path, s
 def test_arrays_with_a_missing_owner_are_refused(tmp_path, owner):
     arrays = {"inputs": np.zeros((NUM, 2), np.float32), "targets": np.arange(NUM) % 2}
     options = dict.fromkeys(("num_classes", "mean", "std", "task"))
-    options |= {"inputs": "inputs", "targets": "targets", "owner": "auto", "is_test": "auto"}
+    options |= {
+        "inputs": "inputs",
+        "targets": "targets",
+        "layout": None,
+        "owner": "auto",
+        "is_test": "auto",
+    }
     options |= {"random_crop": 0, "random_flip": False, "seed": 0, "test_fraction": 0.5}
     np.savez(tmp_path / "a.npz", **arrays, owner=owner)
     with pytest.raises(ValueError, match=r"owner.*: 1 of 12 values are missing, in row 5 "):

@@ -22,7 +22,13 @@ from flfast.datamodules.sources.text_folder import text_folder
 NUM = 30
 ROWS = st.integers(0, NUM - 1)
 OPTIONS = dict.fromkeys(("num_classes", "mean", "std", "task"))
-OPTIONS |= {"inputs": "inputs", "targets": "targets", "owner": "auto", "is_test": "auto"}
+OPTIONS |= {
+    "inputs": "inputs",
+    "targets": "targets",
+    "layout": None,
+    "owner": "auto",
+    "is_test": "auto",
+}
 OPTIONS |= {"random_crop": 0, "random_flip": False, "seed": 0, "test_fraction": 0.25}
 
 

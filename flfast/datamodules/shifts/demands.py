@@ -3,6 +3,7 @@
 import torch
 
 from flfast.datamodules.examples import Examples
+from flfast.state.image_shape import refuse_channels_last
 
 _COLOURS = 3
 
@@ -14,6 +15,7 @@ def need_images(option: str, examples: Examples) -> None:
             f"shift={option} with inputs of shape {list(examples.input_shape)}; allowed: images "
             f"of shape [channels, height, width]"
         )
+    refuse_channels_last(examples.input_shape)
 
 
 def need_bytes(option: str, examples: Examples) -> None:

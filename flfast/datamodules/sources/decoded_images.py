@@ -74,7 +74,7 @@ def _write(files: ImageFiles, folder: Path, name: str) -> None:
 
 def _key(files: ImageFiles) -> str:
     """Hash of all that the decoded images depend on; contents by size and date of the files."""
-    found = hashlib.sha256(f"1 {files.channels} {files.image_size}".encode())
+    found = hashlib.sha256(f"2 {files.channels} {files.image_size}".encode())
     for path in files.paths:
         about = Path(path).stat()
         found.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())

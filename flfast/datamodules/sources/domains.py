@@ -13,6 +13,7 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.hidden_files import say_left_out, visible
 from flfast.datamodules.sources.image_folder import list_class_folders
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
@@ -84,8 +85,13 @@ class _Listing(NamedTuple):
 
 
 def _list_domains(folder: Path) -> _Listing:
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
     try:
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        hidden = list[Path]()
+        inside = [path.name for path in folder.iterdir() if path.is_dir()]
+        names = sorted(visible(folder, inside, hidden))
+        say_left_out(hidden, IMG_EXTENSIONS)
         listings = [list_class_folders(folder / name) for name in names]
     except OSError as error:
         raise ValueError(f"data.root must hold images in DOMAIN/CLASS/: {error}") from None

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -20,6 +20,9 @@ _EIGHT_BIT = {
     *("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 }
 """Modes that Pillow's `convert` does not clip."""
+
+_ON_ITS_SIDE = 5
+"""EXIF orientations from this one exchange width and height."""
 
 _SIXTEEN_BIT = {"I;16", "I;16L", "I;16B", "I;16N"}
 
@@ -75,17 +78,33 @@ class ImageFiles(Dataset[Tensor]):
 def image_tensor(image: Image.Image, *, channels: int, image_size: int | None) -> Tensor:
     """An image as uint8 [channels, H, W]; for the arguments see `ImageFiles`.
 
-    16-bit grey values are scaled linearly: 65535 becomes 255. Transparency is left out.
+    It is turned as its EXIF orientation says. 16-bit grey values are scaled linearly: 65535
+    becomes 255. Transparency is left out.
 
     Raises:
-        ValueError: if its pixels have another type, such as floats, whose range is unknown.
+        ValueError: if its pixels have another type, such as floats, whose range is unknown, or its
+            file has several pages.
     """
-    pixels = _eight_bit(image).convert("L" if channels == 1 else "RGB")
+    pixels = _eight_bit(upright(image)).convert("L" if channels == 1 else "RGB")
     if image_size is not None:
         size = (image_size, image_size)
         pixels = ImageOps.fit(pixels, size, method=Image.Resampling.BILINEAR)
     tensor = torch.from_numpy(np.array(pixels))
     return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image, turned as its EXIF orientation says.
+
+    Raises:
+        ValueError: if its file has several pages.
+    """
+    pages = getattr(image, "n_frames", 1)
+    # MPO is the JPEG of a camera, whose further pictures are previews of the image.
+    if pages > 1 and image.format != "MPO":
+        raise ValueError(f"it has {pages} pages; allowed: a file for each image")
+    ImageOps.exif_transpose(image, in_place=True)
+    return image
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
@@ -141,6 +160,11 @@ def _opened(path: str) -> Image.Image:
 def _size(path: str) -> tuple[int, int]:
     try:
         with _opened(path) as image:
-            return image.size
+            width, height = image.size
+            # Pillow turns TIFF itself, and would decode a whole PNG to look for EXIF data.
+            if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
+                return width, height
+            on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) >= _ON_ITS_SIDE
+            return (height, width) if on_its_side else (width, height)
     except READ_ERRORS as error:
         raise ValueError(f"{path} is not a readable image: {error}") from None

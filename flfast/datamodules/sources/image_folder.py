@@ -10,6 +10,7 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.hidden_files import say_left_out, visible
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 
@@ -89,8 +90,9 @@ def _list_part(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
 def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     """(path, class) of every image below `folder/CLASS/`, and the names of the classes.
 
-    Classes are sorted by name, and so are the files of a class. Links out of the folder are
-    followed; what is inside is read in its own place. Each folder is read once.
+    Classes are sorted by name, and so are the files of a class. What is hidden is left out. Links
+    out of the folder are followed; what is inside is read in its own place. Each folder is read
+    once.
 
     Raises:
         OSError: if there is no such folder, no class, or a class without images.
@@ -98,7 +100,7 @@ def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     root = folder.resolve()
-    seen = {root}
+    seen, hidden = {root}, list[Path]()
 
     def is_new(place: Path) -> bool:
         real = place.resolve()
@@ -107,19 +109,23 @@ def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
         seen.add(real)
         return True
 
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    inside = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    classes = sorted(visible(folder, inside, hidden))
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
     samples = []
     for label, name in enumerate(classes):
         files, place = [], folder / name
         for where, folders, names in os.walk(place, followlinks=True) if is_new(place) else ():
-            folders[:] = [below for below in folders if is_new(Path(where, below))]
-            files += [(where, file) for file in names if file.lower().endswith(IMG_EXTENSIONS)]
+            shown = visible(where, folders, hidden)
+            folders[:] = [below for below in shown if is_new(Path(where, below))]
+            shown = visible(where, names, hidden)
+            files += [(where, file) for file in shown if file.lower().endswith(IMG_EXTENSIONS)]
         if not files:
             raise FileNotFoundError(
                 f"Found no valid file for the class {name}. Supported extensions are: "
                 f"{', '.join(IMG_EXTENSIONS)}"
             )
         samples += [(str(Path(*file)), label) for file in sorted(files)]
+    say_left_out(hidden, IMG_EXTENSIONS)
     return samples, classes

@@ -18,6 +18,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Positive
+from flfast.state.regular_file import require_file
 
 
 def mnist(
@@ -70,6 +71,7 @@ def read_idx(folder: Path, start: str) -> tuple[Tensor, Tensor]:
 def _read(path: Path, ndim: int) -> Tensor:
     packed = path.with_name(f"{path.name}.gz")
     path = packed if packed.is_file() and not path.is_file() else path
+    require_file(path)
     with open_gzip(path) if path is packed else path.open("rb") as stream:
         content = stream.read()
     start = 4 + 4 * ndim

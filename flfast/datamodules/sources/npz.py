@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Set
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from flfast.datamodules.number_range import as_float32, regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.datamodules.value_names import marked_for_testing, number_clients
+from flfast.state.image_shape import refuse_channels_last
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.tasks.names import TaskName
 
@@ -23,6 +25,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
     root: str,
     inputs: str,
     targets: str,
+    layout: Literal["HWC", "HW"] | None,
     owner: str | None,
     is_test: str | None,
     num_classes: Count | None,
@@ -50,7 +53,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
     path = Path(root).expanduser()
     names = {"inputs": inputs, "targets": targets, "owner": owner, "is_test": is_test}
     found = read_arrays(path, names)
-    values = found["inputs"]
+    values = _channels_first(found["inputs"], layout)
     task = task or _task_of(found["targets"])
     where = f"data.root={root} data.targets={targets}"
     wanted = _targets(found["targets"], task, where)
@@ -142,6 +145,19 @@ def _read_file(path: Path, names: Set[str]) -> dict[str, np.ndarray]:
         ) from None
 
 
+def _channels_first(values: np.ndarray, layout: Literal["HWC", "HW"] | None) -> np.ndarray:
+    """Inputs [N, ...] as they are, or as images [N, channels, H, W]; of a mapped file, a view."""
+    if layout is not None and values.ndim != len(layout) + 1:
+        raise ValueError(
+            f"data.layout={layout}: inputs have shape {list(values.shape)}; allowed: "
+            f"[N, {', '.join(layout)}]"
+        )
+    if layout == "HW":
+        return values[:, None]
+    turned = np.moveaxis(values, 3, 1) if layout == "HWC" else values
+    return turned if isinstance(values, np.memmap) else np.ascontiguousarray(turned)
+
+
 def _task_of(targets: np.ndarray) -> TaskName:
     if targets.dtype.kind == "f":
         return "regression"
@@ -199,6 +215,8 @@ def _transform(
             f"data.random_crop={random_crop} data.random_flip={random_flip} need images "
             f"[channels, height, width], an input has shape {list(shape)}"
         )
+    if random_crop or random_flip:
+        refuse_channels_last(shape)
     if (mean is None) != (std is None):
         raise ValueError(f"data.mean={mean} data.std={std}: give both, or neither")
     if mean is None or std is None:

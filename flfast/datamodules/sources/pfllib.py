@@ -13,6 +13,7 @@ import torch
 from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.numeric_pickle import load_arrays
+from flfast.state.regular_file import read_text
 
 
 def pfllib(*, root: str) -> Examples:
@@ -59,7 +60,7 @@ def _read_config(folder: Path) -> dict[str, int]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):

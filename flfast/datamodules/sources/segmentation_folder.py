@@ -12,7 +12,8 @@ from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.mapped import map_array
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.image_files import READ_ERRORS, image_tensor
+from flfast.datamodules.sources.hidden_files import is_hidden, say_left_out
+from flfast.datamodules.sources.image_files import READ_ERRORS, image_tensor, upright
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegative, NonNegativeInt, Positive
 from flfast.state.regular_file import require_file
@@ -105,12 +106,14 @@ def _list_files(root: Path) -> tuple[list[_Pair], np.ndarray | None, tuple[str, 
 def _by_name(folder: Path) -> dict[str, Path]:
     """Files by their paths below the folder, without endings, in the order of these."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in _ENDINGS:
-            name = str(path.relative_to(folder).with_suffix(""))
-            if name in found:
-                raise ValueError(f"{found[name]} and {path} have one name; allowed: one of them")
-            found[name] = path
+    paths = [path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS]
+    hidden = [path for path in paths if any(map(is_hidden, path.relative_to(folder).parts))]
+    say_left_out(hidden, _ENDINGS)
+    for path in sorted({*paths} - {*hidden}):
+        name = str(path.relative_to(folder).with_suffix(""))
+        if name in found:
+            raise ValueError(f"{found[name]} and {path} have one name; allowed: one of them")
+        found[name] = path
     if not found:
         raise ValueError(
             f"data.root must hold images/ and masks/ with files of equal names, and {folder} has "
@@ -144,8 +147,7 @@ def _opened(path: Path) -> Image.Image:
     try:
         require_file(path)
         with Image.open(path) as image:
-            image.load()
-            return image
+            return upright(image)
     except READ_ERRORS as error:
         raise ValueError(f"{path} is not a readable image: {error}") from None
 
@@ -178,6 +180,11 @@ def _mask(path: Path) -> np.ndarray:
         array: np.ndarray = _volume(path)
         if array.dtype.kind == "f":
             raise ValueError(f"{path} is {array.dtype}; allowed: integers")
+        if array.dtype.kind != "b" and not -(2**31) <= array.min() <= array.max() < 2**31:
+            raise ValueError(
+                f"{path} has the values {array.min()} to {array.max()}; allowed for masks: "
+                "integers of 32 bits"
+            )
         return array.astype(np.int32)
     image = _opened(path)
     if image.mode not in _MASK_MODES:

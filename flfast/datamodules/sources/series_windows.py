@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -54,48 +55,69 @@ class Windows(NamedTuple):
             )
         return test
 
+    def steps_of(self, windows: np.ndarray, steps: int) -> np.ndarray:
+        """Which of a part's steps lie in these windows of it, or between them, bool [steps].
 
-def naive_error(values: np.ndarray, season: int) -> np.ndarray:
-    """Mean absolute error [C] of forecasting values [T, C] by those of one season before."""
-    found: np.ndarray = np.abs(values[season:] - values[:-season]).mean(axis=0)
-    return found
+        All steps if these are all windows, or none.
+        """
+        starts, span = windows * self.stride, self.window + self.horizon
+        change = np.zeros(steps + 1, dtype=np.int64)
+        np.add.at(change, starts, 1)
+        np.add.at(change, np.minimum(starts + max(span, self.stride), steps), -1)
+        used: np.ndarray = change[:-1].cumsum() > 0
+        return used | (len(windows) in {0, (steps - span) // self.stride + 1})
+
+
+def naive_error(values: np.ndarray, season: int, used: np.ndarray) -> np.ndarray:
+    """Mean absolute error [C] of forecasting values [T, C] by those of one season before.
+
+    Only steps that are `used`, bool [T], are forecast, and from such; NaN if there are none.
+    """
+    pairs = used[season:] & used[:-season]
+    found: np.ndarray = np.abs(values[season:] - values[:-season])[pairs]
+    return found.mean(axis=0) if len(found) else np.full(values.shape[1], np.nan)
 
 
 def windows_of(
     series: Sequence[np.ndarray],
     names: Sequence[str],
     columns: Sequence[str],
+    train: np.ndarray | None = None,
     *,
     num_targets: int,
     cut: Windows,
 ) -> Examples:
     """The windows of a series float64 [T, X] of each client, of which the first C are predicted.
 
-    Each client's values are scaled by mean and standard deviation of its training part. A window
-    and its future lie in one part. Inputs [N, X, L] are views of one array of all series.
+    Each client's values are scaled by mean and standard deviation of the steps in its windows
+    `train`, int64 [M], ascending; if it has none there, of its training part. A window and its
+    future lie in one part. Inputs [N, X, L] are views of one array of all series.
 
     Raises:
         ValueError: if a series is too short, or a column is constant in its training part.
     """
+    train, num = np.zeros(0, np.int64) if train is None else np.sort(train), 0
     rows: dict[str, list[np.ndarray]] = {
         k: [] for k in ("array", "facts", "test", "owner", "unused")
     }
     for client, (name, values) in enumerate(zip(names, series, strict=True)):
-        test = cut.check(name, len(values))
-        training = values[: len(values) - test]
+        length = len(values) - cut.check(name, len(values))
+        bounds = np.searchsorted(train, [num, num - (-length // cut.stride)])
+        used = cut.steps_of(train[slice(*bounds)] - num, length)
+        training = values[:length][used]
         mean, std, flat = scale_of(training)
-        naive = naive_error(training[:, :num_targets], cut.season)
-        flat[:num_targets] |= naive <= 1e-12 * np.abs(training).max(axis=0)[:num_targets]
+        naive = naive_error(values[:length, :num_targets], cut.season, used)
+        flat[:num_targets] |= ~(naive > 1e-12 * np.abs(training).max(axis=0)[:num_targets])
         if flat[:num_targets].any():
             raise ValueError(
                 f"series {name}: column {columns[int(flat.argmax())]} is constant in training, or "
-                f"repeats itself every data.season={cut.season} steps, so MASE would divide by "
-                "zero; leave it out"
+                f"repeats itself every data.season={cut.season} steps or has none so far apart, "
+                "so MASE would divide by zero; leave it out"
             )
         facts = np.stack([mean, std])[:, :num_targets]
         facts = np.concatenate([facts, (naive / std[:num_targets])[None]])
         scaled = as_float32(f"series {name}", (values - mean) / std)
-        for is_test, part in ((False, scaled[: len(training)]), (True, scaled[len(training) :])):
+        for is_test, part in ((False, scaled[:length]), (True, scaled[length:])):
             starts = np.arange(0, len(part), cut.stride)
             padding = np.zeros((len(starts) * cut.stride - len(part), part.shape[1]), np.float32)
             rows["array"] += [part, padding]
@@ -103,7 +125,7 @@ def windows_of(
             rows["test"].append(np.full(len(starts), is_test))
             rows["owner"].append(np.full(len(starts), client))
             rows["unused"].append(starts + cut.window + cut.horizon > len(part))
-    num = sum(map(len, rows["test"]))
+            num += len(starts)
     needed = 4 * num * (cut.horizon + 3) * num_targets
     require_memory(needed, f"targets of {num:,} windows of data.horizon={cut.horizon}")
     end = np.zeros((cut.window + cut.horizon, len(columns)), np.float32)
@@ -122,4 +144,5 @@ def windows_of(
         unused=np.concatenate(rows["unused"]),
         stride=cut.stride,
         objective=cut.objective,
+        rescaled=partial(windows_of, series, names, columns, num_targets=num_targets, cut=cut),
     )

@@ -13,6 +13,7 @@ from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.text_tokens import make_tokenizer, padded_tokens, token_texts
 from flfast.state.options import BelowOne, Count, VocabularySize
+from flfast.state.regular_file import require_file
 
 _FORM = "rows without a header: class from 1, text, more text, ..."
 
@@ -63,6 +64,7 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
     """Classes from 1, and texts."""
     labels, texts = [], []
     try:
+        require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:
             for number, row in enumerate(strict_rows(stream), 1):
                 if number == 1 and row and not row[0].strip().isdecimal():

@@ -12,6 +12,8 @@ from flfast.datamodules.evaluation_sets import EvaluationSet
 from flfast.tasks.names import falls
 from flfast.tasks.task_type import Statistics, TaskType, group_sums
 
+_SAMPLE = 100
+
 
 class GroupMetrics(NamedTuple):
     """Metrics of G groups.
@@ -23,6 +25,7 @@ class GroupMetrics(NamedTuple):
         values: every metric of each group [G], by name; NaN for empty groups.
         pooled: metrics that are not a mean over examples, of all groups together.
         headline: the metric whose spread over groups the summary has.
+        single_class: whether one class is predicted for all examples, which are of several.
     """
 
     groups: Tensor
@@ -31,6 +34,7 @@ class GroupMetrics(NamedTuple):
     values: dict[str, Tensor]
     pooled: dict[str, float]
     headline: str
+    single_class: bool = False
 
 
 def set_metrics(
@@ -52,7 +56,16 @@ def set_metrics(
         num_examples=metrics.num_examples.cpu(),
         weight=metrics.weight.cpu(),
         values={name: value.cpu() for name, value in metrics.values.items()},
+        single_class=task_type.name == "classification" and _single_class(chosen),
     )
+
+
+def _single_class(found: Statistics) -> bool:
+    for part in (slice(_SAMPLE), slice(None)):  # of most models, few examples tell
+        predicted = found["scores"][part].argmax(dim=1)
+        if bool((predicted != predicted[0]).any()):
+            return False
+    return bool((found["targets"] != found["targets"][0]).any())
 
 
 def group_metrics(

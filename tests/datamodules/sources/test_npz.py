@@ -19,6 +19,7 @@ SETTINGS = {
     "inputs": "inputs",
     "targets": "targets",
     "task": None,
+    "layout": None,
     "owner": "auto",
     "is_test": "auto",
     "num_classes": None,

@@ -35,15 +35,21 @@ def steps_of(examples, row):
     return (values * std + mean).round().long().numpy()
 
 
-def split_of(examples, val):
-    options = {"seed": 0, "split": Split(val, 0.0), "loading": Loading(eval_batch_size=4)}
+def data_of(examples, split, group_size=1):
+    options = {"seed": 0, "split": split, "loading": Loading(eval_batch_size=4)}
 
     def partition(num_examples, owner):
-        return natural(num_examples, owner=owner, group_size=1, rest="smaller")
+        if group_size is None:
+            return np.arange(num_examples) % 2
+        return natural(num_examples, owner=owner, group_size=group_size, rest="smaller")
 
     data = FederatedDataModule(lambda: examples, partition, **options)
     data.setup()
-    return data.splits
+    return data
+
+
+def split_of(examples, val):
+    return data_of(examples, Split(val, 0.0)).splits
 
 
 @given(
@@ -90,7 +96,51 @@ def test_scaling_and_naive_error_see_no_test_value():
     naive = np.mean([abs(own[t, 0] - own[t - 2, 0]) for t in range(2, 33)])
     std = own[:, 0].std()
     assert facts == pytest.approx([own[:, 0].mean(), std, naive / std], rel=1e-6)
-    assert naive_error(own, 2)[0] == pytest.approx(naive)
+    assert naive_error(own, 2, np.ones(len(own), bool))[0] == pytest.approx(naive)
+
+
+@given(
+    st.sampled_from([(0.25, 0.2, 0.0), (0.0, 0.2, 0.3), (0.0, 0.0, 0.3), (0.25, 0.0, 0.0)]),
+    st.sampled_from([1, 2, 3, 9]),
+    st.sampled_from([1, 2, None]),
+    st.integers(0, 9),
+)
+def test_no_held_out_value_scales_what_is_trained_on(shares, stride, group_size, seed):
+    test_fraction, val, test = shares
+    cut = CUT._replace(test_fraction=test_fraction, stride=stride)
+    series = [np.random.default_rng(seed).normal(size=(n, 2)) for n in (80, 90)]
+    before = data_of(made(series, cut), Split(val, test), group_size)
+    train = before.splits["train"].indices
+    seen = [np.zeros(len(own), bool) for own in series]
+    first = np.searchsorted(before.examples.owner, [0, 1])
+    for index in train:
+        client = before.examples.owner[index]
+        start = (index - first[client]) * stride
+        # Steps between windows are of training, too.
+        seen[client][start : start + max(cut.window + cut.horizon, stride)] = True
+    for client, own in enumerate(seen):
+        whole = ~before.examples.unused & (before.examples.owner == client)
+        if before.examples.is_test is not None:
+            whole &= ~before.examples.is_test
+        if set(np.flatnonzero(whole)) <= set(train):  # the steps behind the last window, too
+            own[: round((1 - test_fraction) * len(own))] = True
+    changed = [np.where(own[:, None], x, x**3 - 50) for own, x in zip(seen, series, strict=True)]
+    after = data_of(made(changed, cut), Split(val, test), group_size)
+    assert np.array_equal(after.splits["train"].indices, train)
+    assert torch.equal(after.examples.inputs[train], before.examples.inputs[train])
+    assert torch.equal(after.examples.targets[train], before.examples.targets[train])
+
+
+def test_the_scale_is_that_of_the_training_steps():
+    series = numbered([80])[0]
+    data = data_of(made([series]), Split(0.2, 0.0))
+    steps = np.unique([steps_of(data.examples, row) for row in data.splits["train"].indices])
+    own = series[steps]
+    naive = np.abs(own[2:, 0] - own[:-2, 0]).mean()
+    facts = data.examples.targets[data.splits["val"].indices[0], -3:, 0].numpy()
+    std = own[:, 0].std()
+    assert len(steps) < 60
+    assert facts == pytest.approx([own[:, 0].mean(), std, naive / std], rel=1e-6)
 
 
 def test_inputs_are_views_of_one_array():
