@@ -1,4 +1,4 @@
-"""What becomes of a `LightningModule` that is a run's model: its forward acts, its hooks do not."""
+"""A `LightningModule` as the model of a run: its forward acts, and its hooks do not."""
 
 import logging
 import re
