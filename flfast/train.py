@@ -20,10 +20,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.commands.sweeps.job_folders import going_on
 from flfast.config.check import check
-from flfast.config.command_line import at_home, check_environment, check_overrides, implied
+from flfast.config.command_line import (
+    at_home,
+    check_environment,
+    check_overrides,
+    without_dashes,
+)
 from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
+from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
 from flfast.config.resume_check import check_folder, finished_before
@@ -90,7 +96,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         check_environment()
-        sys.argv[1:] = map(at_home, sys.argv[1:])
+        sys.argv[1:] = map(at_home, without_dashes(sys.argv[1:]))
         check_overrides(sys.argv[1:], conf=CONF)
         sys.argv += implied(sys.argv[1:])
         run_job()

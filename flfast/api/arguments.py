@@ -30,13 +30,15 @@ def _check_text(word: str) -> None:
         raise ConfigError(f"{word!r} is no setting; allowed: key=value, such as 'rounds=5'")
     if word.startswith("-"):
         raise ConfigError(
-            f"{word}: flags belong to the command line; allowed: key=value; more config groups "
-            f"are found with hydra.searchpath=[file://FOLDER]"
+            f"{word}: flags belong to the command line; allowed: key=value without dashes; more "
+            f"config groups are found with hydra.searchpath=[file://FOLDER]"
         )
-    if word.lstrip("+~").startswith("hydra") and not word.startswith("hydra.searchpath="):
+    key, _, value = word.lstrip("+~").partition("=")
+    if key in {"hydra.run.dir", "folder"}:
+        raise ConfigError(f"{word}: write flfast.run(..., folder={value!r})")
+    if key.startswith("hydra") and not word.startswith("hydra.searchpath="):
         raise ConfigError(
-            f"{word}: belongs to the command line; allowed: hydra.searchpath=[file://FOLDER]; "
-            f"folder= names the folder of the run"
+            f"{word}: belongs to the command line; allowed: hydra.searchpath=[file://FOLDER]"
         )
 
 

@@ -71,6 +71,12 @@ class PartReader(NamedTuple):
             raise ConfigError(f"target= and client= name columns of a DataFrame, {key}= is none")
         if isinstance(data, TensorDataset):
             data = data.tensors
+        if isinstance(data, (tuple, list)) and data and all(isinstance(p, Dataset) for p in data):
+            raise ConfigError(
+                f"{key}= is a {type(data).__name__} of {len(data)} Datasets; allowed if each is a "
+                f"client's: [(x, y, client) for client, part in enumerate(PARTS) for x, y in part]"
+                f", and if none is: torch.utils.data.ConcatDataset(PARTS)"
+            )
         if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
             return self._arrays(key, *data)
         if is_dataset(data):

@@ -20,10 +20,11 @@ from flfast.api.result import Run
 from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
 from flfast.config.check import check
-from flfast.config.command_line import at_home, check_environment, check_overrides, implied
+from flfast.config.command_line import at_home, check_environment, check_overrides
 from flfast.config.composition import CONF, without_hydra
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
+from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases

@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from flfast.config.errors import ConfigError
+from flfast.config.known_words import here_it_is, ours
 from flfast.config.own import OWN
 from flfast.config.rule import Config, shown
 from flfast.config.rules import RULES
@@ -27,22 +28,6 @@ _OFFERED = {
     "data.source.": {"task", "seed"},
 }
 """Arguments that algorithms and data sources are offered; the config need not set them."""
-
-_MANAGED = {
-    "max_epochs": "local_epochs",
-    "min_epochs": "local_epochs",
-    "max_steps": "local_steps",
-    "min_steps": "local_steps",
-    "max_time": "local_steps",  # its clock would run on from client to client
-    "strategy": "strategy",
-    "logger": "logger",
-    "callbacks": "callbacks",
-    "default_root_dir": "hydra.run.dir",
-    "enable_checkpointing": "callbacks",
-    "num_nodes": "--nnodes of torchrun or --nodes of srun",
-    "num_sanity_val_steps": "trainer.limit_val_batches",
-}
-"""Trainer options that flfast sets itself, and the key to use instead."""
 
 
 def check(config: DictConfig) -> None:
@@ -109,7 +94,7 @@ def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> I
         by_key.setdefault(prefix + ".".join(keys or location), []).append(detail)
     for key, details in by_key.items():
         if details[0]["type"] == "extra_forbidden":
-            hint = did_you_mean(key.rpartition(".")[2], known)
+            hint = here_it_is(key) or did_you_mean(key.rpartition(".")[2], known)
             yield f"unknown key {key}={details[0]['input']}{hint}"
         elif details[0]["type"] == "missing":
             yield f"{key} is missing"
@@ -170,8 +155,9 @@ def _check_arguments(prefix: str, node: Config, signature: Signature) -> Iterato
         parameter = signature.parameters.get(name)
         if parameter is None:
             if not signature.open_ended:
-                known = signature.parameters
-                yield f"unknown key {prefix}{name}={shown(value)}{did_you_mean(name, known)}"
+                key, known = f"{prefix}{name}", signature.parameters
+                hint = here_it_is(key) or did_you_mean(name, known)
+                yield f"unknown key {key}={shown(value)}{hint}"
         elif isinstance(value, dict) and "_target_" in value:
             continue
         elif parameter.annotation is not None:
@@ -190,10 +176,12 @@ def _check_type(key: str, value: Any, annotation: Any) -> Iterator[str]:
 
 
 def _check_trainer(trainer: Config) -> Iterator[str]:
-    for name, key in _MANAGED.items():
-        if name in trainer:
-            yield f"trainer.{name}={shown(trainer[name])} is set by flfast; set {key} instead"
     signature = read_signature(TRAINER)
+    known = signature.parameters if signature is not None else {}
+    managed = {name: ours(f"trainer.{name}") for name in trainer if name in known}
+    for name, key in managed.items():
+        if key is not None:
+            yield f"trainer.{name}={shown(trainer[name])} is set by flfast; set {key} instead"
     if signature is not None:
-        options = {k: v for k, v in trainer.items() if k not in _MANAGED}
+        options = {name: value for name, value in trainer.items() if not managed.get(name)}
         yield from _check_arguments("trainer.", options, signature)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
@@ -18,14 +19,18 @@ from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
 from flfast.config.errors import ConfigError, refused
+from flfast.config.known_words import ours
 from flfast.state.environment import LEAST, integer
 from flfast.state.messages import first_line
 
-_EITHER = ("local_epochs", "local_steps")
-"""Keys of which exactly one is set."""
-
 _MORE_CONFIG = ("--config-dir", "-cd", "hydra.searchpath")
 """Arguments that add folders with config groups."""
+
+_FLAGS = {*get_args_parser()._option_string_actions}  # noqa: SLF001 - argparse has no other list
+"""Hydra's flags."""
+
+_DASHES = "-\N{EN DASH}\N{EM DASH}"
+"""In front of flags; editors and web pages make longer ones of two."""
 
 _SETTING = re.compile(r"(?<![\w.@/+~\"'-])[\w.@/+~-]+=[^\s,{}\[\]\"']+")
 """A setting without quotes, such as one of `overrides: [batch_size=5]`."""
@@ -39,7 +44,8 @@ def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
     """
     overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
     more_config = any(word.startswith(_MORE_CONFIG) for word in arguments)
-    problems = [
+    problems = [problem for word in arguments if (problem := _unknown_flag(word, Path(conf)))]
+    problems += [
         problem
         for override in overrides
         for problem in _problems(override, Path(conf), more_config=more_config)
@@ -55,19 +61,35 @@ def at_home(word: str) -> str:
     return word if place == path or re.search("[,'\\\\]", place) else f"{key}='{place}'"
 
 
-def implied(words: Sequence[str]) -> list[str]:
-    """Overrides that follow from others: setting `local_steps` unsets `local_epochs`, and back.
+def without_dashes(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--key=value` as `key=value`, as agents of searches write it.
 
-    Who sets both gets the message about them. A key that is set to null implies nothing.
+    Flags of Hydra stay as they are.
 
-    >>> implied(["rounds=3", "local_steps=5"]), implied(["local_steps=5", "local_epochs=null"])
-    (['local_epochs=null'], [])
+    >>> without_dashes(["--optimizer.lr=0.1", "--config-dir=mine", "-m", "~seed"])
+    ['optimizer.lr=0.1', '--config-dir=mine', '-m', '~seed']
     """
-    given = dict(word.lstrip("+").partition("=")[::2] for word in words if "=" in word)
-    named = [key for key in _EITHER if key in given]
-    if len(named) != 1 or given[named[0]] == "null":
-        return []
-    return [f"{key}=null" for key in _EITHER if key not in named]
+    return [
+        word.lstrip(_DASHES) if "=" in word and not _is_flag(word) else word for word in arguments
+    ]
+
+
+def _is_flag(word: str) -> bool:
+    """Whether a word is one of Hydra's flags, which may be shortened as `--multi`."""
+    name = word.partition("=")[0]
+    return name in _FLAGS or (name[:2] == "--" and any(one.startswith(name) for one in _FLAGS))
+
+
+def _unknown_flag(word: str, conf: Path) -> str | None:
+    """The problem of a word such as `--rounds` or `-gr`; None for other words."""
+    name = word.lstrip(_DASHES).replace("-", "_")
+    if word[:1] not in {*_DASHES} or "=" in word or _is_flag(word) or not name.isidentifier():
+        return None
+    known = {*OmegaConf.load(conf / "config.yaml"), *(path.name for path in conf.iterdir())}
+    key = ours(word) or (name if name in known else None)
+    if key is None and word[:2] in _FLAGS:  # `-cjob`, a flag and its value
+        return None
+    return f"{word}: is no flag; write settings as key=value, here {key or name}=VALUE"
 
 
 def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:

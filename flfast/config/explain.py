@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.composition import CONF, compose, without_hydra
 from flfast.config.errors import ConfigError, FolderBusyError
+from flfast.config.known_words import here_it_is
 from flfast.output.results.outcome import EXIT_BUSY
 from flfast.state.messages import did_you_mean, printable
 from flfast.state.output_streams import surviving_output
@@ -58,9 +59,13 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
     ):
         group, _, name = path.rpartition("/")  # such as `model/mpl`
         known = error.options or sorted(p.stem for p in (Path(conf) / group).glob("*.yaml"))
-        text = f"{group}={name}: there is no such option{did_you_mean(name, known)}"
+        hint = _elsewhere(name, conf) or did_you_mean(name.lower(), known)
+        text = f"{group}={name}: there is no such option{hint}"
     elif isinstance(error, OverrideParseException):
         text = f"{error.override}: {text.splitlines()[0]}"
+        if "=" not in error.override:
+            example = _elsewhere(error.override, conf) or "; allowed: key=value, such as rounds=5"
+            text = f"{error.override}: is no setting{example}"
     elif error.__cause__ is not None and str(error.__cause__) not in text:
         text = f"{text}\n{error.__cause__}"
     elif not isinstance(error, (ConfigError, HydraException, OmegaConfBaseException, OSError)):
@@ -69,32 +74,62 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
     return text.strip()
 
 
+def _elsewhere(name: str, conf: str) -> str:
+    """The end of a message about a name that is an option of some groups; empty for others."""
+    words = [
+        f"{path.parent.name}={path.stem}" for path in Path(conf).glob(f"*/{name.lower()}.yaml")
+    ]
+    return f"; did you mean {' or '.join(sorted(words))}?" if words else ""
+
+
 def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
     options = sorted(path.stem for path in (Path(conf) / key).glob("*.yaml"))
     if options:
         return f" as a value: it is a config group; allowed: {', '.join(options)}"
     known = _known_keys(arguments, conf)
     known = [name for name in known if not name.rpartition(".")[2].startswith("_")]
-    group, _, rest = key.partition(".")
-    parent, _, last = key.rpartition(".")
+    group, last = key.partition(".")[0], key.rpartition(".")[2]
     nested = [name for name in known if name.startswith(f"{group}.") and name.endswith(f".{last}")]
     if nested:
         return f"; did you mean {nested[0]}?"
+    if found := _in_another_option(key, conf):
+        return found
+    if f"{group}=custom" in arguments:
+        return f"; to pass it to {group}._target_ write +{key}"
+    elsewhere = [name for name in known if name.endswith(f".{key}")]
+    # A key such as `callbacks.events_figure.max_steps` is rarely what is meant.
+    elsewhere = [name for name in elsewhere if name.count(".") == 1] or elsewhere
+    if elsewhere and (elsewhere[0].count(".") == 1 or not here_it_is(key)):
+        return f"; did you mean {' or '.join(elsewhere)}?"
+    return here_it_is(key) or _nearest(key, known)
+
+
+def _in_another_option(key: str, conf: str) -> str:
+    group, _, rest = key.partition(".")
     files = sorted((Path(conf) / group).glob("*.yaml"))
     owners = [f"{group}={path.stem}" for path in files if _has(path, rest)]
     if owners:
         return f"; it belongs to {', '.join(owners)}"
+    last = key.rpartition(".")[2]
     for path in files:
         inner = _keys(OmegaConf.to_container(OmegaConf.load(path)), f"{group}.")
         nested = [name for name in inner if name.endswith(f".{last}")]
         if nested:
             return f"; did you mean {group}={path.stem} {nested[0]}?"
-    if f"{group}=custom" in arguments:
-        return f"; to pass it to {group}._target_ write +{key}"
-    inside = [name for name in known if name.rpartition(".")[0] == parent]
-    elsewhere = [name for name in known if not parent and name.endswith(f".{key}")]
-    found = f"; did you mean {' or '.join(elsewhere)}?"
-    return found if elsewhere else did_you_mean(key, inside or known)
+    return ""
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    """The nearest key below the same one, or all of them, if there are any."""
+    parent, _, last = key.rpartition(".")
+    if parent and parent not in known:
+        close = did_you_mean(key, known)
+        return close if "did you mean" in close else ""
+    # Without the part that is right, or `trainer.devices` would be near to `trainer.strategy`.
+    inside = [name.rpartition(".") for name in known if name.rpartition(".")[0] == parent]
+    if not inside:
+        return f": {parent} is one value, without keys below it"
+    return did_you_mean(last, [name for *_, name in inside], prefix=f"{parent}." * bool(parent))
 
 
 def _has(path: Path, key: str) -> bool:

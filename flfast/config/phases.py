@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.check import check
-from flfast.config.command_line import implied
 from flfast.config.errors import ConfigError
+from flfast.config.implied import implied
 from flfast.state.config_keys import keys_with
 
 log = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import fastest_first
 from flfast.models.family import Family, with_same_features
+from flfast.setup.lightning_model import check_hooks
 from flfast.setup.model_check import (
     check_initialized,
     check_module,
@@ -111,6 +112,7 @@ def _build_model(
         if not isinstance(made, nn.Module):
             made = call_with(made, **model_offers(made, data.examples))
     made = of_kind(made, nn.Module, where, allowed="a torch.nn.Module")
+    check_hooks(where, made)
     if feature_dim is not None:
         made = with_same_features(made, feature_dim)
     check_module(where, made)

@@ -40,7 +40,7 @@ from flfast.setup.build_models import build_models, members_of
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
 from flfast.state.capabilities import Capabilities
-from flfast.state.injection import call_with
+from flfast.state.injection import asks_for, call_with
 from flfast.state.machine import keep_freed_memory
 from flfast.state.tree import Tree, named_leaves
 from flfast.state.weights import convert_weights, read_weights
@@ -123,7 +123,12 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     if not others:
         return first
     data.kinds = kinds
-    check_agree(config, dict(zip(models, (first, *others), strict=True)))
+    made = instantiate(config.algorithm) if own.algorithm is None else own.algorithm
+    check_agree(
+        config,
+        dict(zip(models, (first, *others), strict=True)),
+        lacks_common=common is None and callable(made) and asks_for(made, "common"),
+    )
     return first._replace(members=Members(data.kinds, tuple(others)))
 
 
@@ -215,8 +220,12 @@ def _on_topology(
     return on_nodes(algorithm, topology), topology
 
 
-def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
+def check_agree(
+    config: DictConfig, members: Mapping[str, Components], *, lacks_common: bool
+) -> None:
     """Refuse a family whose members share weights of different names or shapes.
+
+    `lacks_common` is of an algorithm that asks for `model.common`, without one.
 
     Raises:
         ConfigError: naming the weights, or a setting that is for one model.
@@ -239,6 +248,11 @@ def check_agree(config: DictConfig, members: Mapping[str, Components]) -> None:
         differing = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
         if differing:
             algorithm = members[name].module.algorithm.name
+            if lacks_common:
+                raise ConfigError(
+                    f"model.common=null with algorithm={algorithm}, in which members of a family "
+                    f"share a model beside their own; allowed: an option, as model.common=mlp"
+                )
             raise ConfigError(
                 f"model.of: with algorithm={algorithm} clients share {', '.join(differing[:3])}"
                 f"{', ...' * (len(differing) > 3)}, which {first} and {name} do not have alike; "

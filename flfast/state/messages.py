@@ -22,15 +22,18 @@ def one_line(error: BaseException) -> str:
     return text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "") -> str:
     """The end of a message about an unknown name: the nearest known one, or else all of them.
+
+    The prefix, such as `model.`, is shown in front of each.
 
     >>> did_you_mean("fedprx", ["fedavg", "fedprox"]), did_you_mean("x", ["fedavg", "fedprox"])
     ('; did you mean fedprox?', '; allowed: fedavg, fedprox')
     """
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; allowed: {', '.join(names)}"
+    shown = ", ".join(f"{prefix}{one}" for one in close or names)
+    return f"; did you mean {shown}?" if close else f"; allowed: {shown}"
 
 
 @contextmanager

@@ -113,12 +113,27 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
     except Exception as error:  # noqa: BLE001 - damaged bytes raise any error
         reason = f" ({type(error).__name__})"
     if not isinstance(found, dict) or not all(map(_is_weight, found, found.values())):
+        inner = found.get("state_dict") if isinstance(found, dict) else None
+        if isinstance(inner, dict) and inner and all(map(_is_weight, inner, inner.values())):
+            raise ValueError(f"{key}={path} is a checkpoint; {_how_to_take(path, inner)}")
         raise ValueError(
             f"{key}={path} holds no weights{reason}; allowed: a state dict, as "
-            f"torch.save(model.state_dict(), FILE), or another run's model.pt or "
-            f"model.safetensors"
+            f"torch.save(model.state_dict(), FILE), of a checkpoint its state dict alone, or "
+            f"another run's model.pt or model.safetensors"
         )
     return found
+
+
+def _how_to_take(path: str, weights: dict[str, torch.Tensor]) -> str:
+    """How to write the weights of a checkpoint to a file of their own, in Python."""
+    first = {name.partition(".")[0] for name in weights}
+    # Of a LightningModule with the network as an attribute, which is in front of all names.
+    name = f"name.removeprefix({first.pop() + '.'!r})" if len(first) == 1 else "name"
+    read = f"torch.load({path!r}, weights_only=True)['state_dict']"
+    return (
+        f"allowed: its weights alone, under the names that the model has; in Python: "
+        f"torch.save({{{name}: w for name, w in {read}.items()}}, 'weights.pt')"
+    )
 
 
 def _is_weight(name: object, value: object) -> bool:

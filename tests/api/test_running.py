@@ -200,7 +200,8 @@ def test_errors_are_exceptions_with_the_text_of_the_command(quick, flfast_run, c
     ("word", "hint"),
     [
         ("-m", "flags belong to the command line"),
-        ("hydra.run.dir=x", "folder= names the folder of the run"),
+        ("hydra.run.dir=x", r"write flfast.run\(\.\.\., folder='x'\)"),
+        ("folder=x", r"write flfast.run\(\.\.\., folder='x'\)"),
         ("hydra/launcher=basic", "allowed: hydra.searchpath"),
         (5, "5 is of type int; allowed: texts"),
     ],

@@ -24,6 +24,24 @@ BEFORE_TORCH = {
     ("+trainer.precision=3",): "already at 'trainer.precision'. Leave the + out, or write ++.",
     ("+trainer.precison=3",): "unknown key trainer.precison=3; did you mean precision?",
     ("+optimizer.momentun=3",): "unknown key optimizer.momentun=3; did you mean momentum?",
+    ("trainer.max_epochs=3",): "unknown key trainer.max_epochs; here it is local_epochs\n",
+    ("trainer.strategy=ddp",): "unknown key trainer.strategy; here it is strategy\n",
+    ("task.class_weights=[1,2]",): "here it is an algorithm with a loss of your own",
+    ("task.foo=1",): "unknown key task.foo: task is one value, without keys below it",
+    ("model.foo=1",): "unknown key model.foo; allowed: model.hidden, model.dropout\n",
+    ("foo.bar=1",): "unknown key foo.bar\n",
+    ("--rounds", "3"): "--rounds: is no flag; write settings as key=value, here rounds=VALUE",
+    ("-gr", "3"): "-gr: is no flag; write settings as key=value, here rounds=VALUE",
+    ("-model", "cnn"): "-model: is no flag; write settings as key=value, here model=VALUE",
+    ("leaf", "dataset=femnist"): "leaf: is no setting; did you mean data=leaf?",
+    ("rounds:3",): "rounds:3: is no setting; allowed: key=value, such as rounds=5",
+    ("strategy=fedavg",): "strategy=fedavg: there is no such option; did you mean algorithm=",
+    ("algorithm=FedAvg",): "algorithm=FedAvg: there is no such option; did you mean algorithm=fed",
+    (
+        "experiment=diloco",
+        "partition=natural",
+        "partition.num_clients=3",
+    ): "unknown key partition.num_clients=3; allowed: num_examples, owner, group_size, rest",
     ("+trainer.num_nodes=2",): "trainer.num_nodes=2 is set by flfast; set --nnodes of torchrun",
     ("+trainer.max_epochs=3",): "trainer.max_epochs=3 is set by flfast; set local_epochs",
     ("+trainer.max_time=00:01:00:00",): "is set by flfast; set local_steps",
@@ -247,7 +265,7 @@ def test_one_clear_error_before_torch_is_imported(tmp_path, root, cases):
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root / "tests")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "tests"), str(root)])},
     )
     assert process.returncode == 0, process.stderr
     *found, help_page, config = map(literal_eval, process.stdout.strip().splitlines())

@@ -4,8 +4,8 @@ import pytest
 from sampling import rotating
 from tables import rows
 
-from flfast.config.command_line import implied
 from flfast.config.composition import compose, without_hydra
+from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.phases import compose_phases
 from flfast.federation.schedules.piecewise import scale_lr

@@ -21,9 +21,9 @@ from flfast.commands.conformance.row_files import ConformanceRow, RowExamples
 from flfast.commands.sweeps.job_folders import JobConfig, JobFolders
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.packed import run_batch
-from flfast.config.command_line import implied
 from flfast.config.composition import VERSION_BASE, compose, sources_of, without_hydra
 from flfast.config.errors import ConfigError
+from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder, finished_before

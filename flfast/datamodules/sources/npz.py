@@ -19,6 +19,21 @@ from flfast.state.image_shape import refuse_channels_last
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.tasks.names import TaskName
 
+_AXES: dict[str, tuple[str, ...]] = {
+    "classification": (),
+    "language": ("T",),
+    "survival": ("2",),
+    "segmentation": ("H", "W"),
+}
+"""Axes of targets after that of the examples; all other tasks have (C,)."""
+
+_FORMATS = {
+    b"\x89HDF": "HDF5; of an h5py.File h5: np.savez('FILE.npz', inputs=h5['X'], targets=h5['Y'])",
+    b"PAR1": "Parquet, which data=table reads",
+    b"\x93NUM": "an array of .npy; allowed: the folder of these files",
+}
+"""First bytes of other files, and what to do with them."""
+
 
 def npz(  # noqa: PLR0913 - one parameter an option
     *,
@@ -66,12 +81,13 @@ def npz(  # noqa: PLR0913 - one parameter an option
             "shape [N, ...], with at least two dimensions"
         )
     for key, array in {"targets": wanted, "owner": clients, "is_test": tests}.items():
-        rank = {"classification": 1, "segmentation": 3}.get(task, 2) if key == "targets" else 1
-        if array is not None and (len(array) != len(values) or array.ndim != rank):
-            shape = [len(values), "...", "..."][:rank]
+        further = _AXES.get(task, ("C",)) if key == "targets" else ()
+        if array is not None and (len(array) != len(values) or array.ndim != 1 + len(further)):
             raise ValueError(
                 f"data.root={root}: {key} has shape {list(array.shape)} for {len(values)} inputs; "
-                f"allowed: [{', '.join(map(str, shape))}]"
+                f"allowed: [{', '.join((str(len(values)), *further))}]"
+                + f", as task={task} reads them"
+                * (key == "targets")
             )
     transform = _transform(
         values.shape[1:], mean=mean, std=std, random_crop=random_crop, random_flip=random_flip
@@ -139,9 +155,9 @@ def _read_file(path: Path, names: Set[str]) -> dict[str, np.ndarray]:
             "which are memory-mapped"
         ) from None
     except Exception as error:  # noqa: BLE001 - zipfile and zlib raise errors of many types
+        reason = _format_of(path) or str(error) or type(error).__name__
         raise ValueError(
-            f"data.root={path} is not a readable .npz file, nor a folder of .npy files: "
-            f"{str(error) or type(error).__name__}"
+            f"data.root={path} is not a readable .npz file, nor a folder of .npy files: {reason}"
         ) from None
 
 
@@ -156,6 +172,14 @@ def _channels_first(values: np.ndarray, layout: Literal["HWC", "HW"] | None) -> 
         return values[:, None]
     turned = np.moveaxis(values, 3, 1) if layout == "HWC" else values
     return turned if isinstance(values, np.memmap) else np.ascontiguousarray(turned)
+
+
+def _format_of(path: Path) -> str | None:
+    """What a file that is no .npz is, and what to do with it; None for an unknown format."""
+    if not path.is_file():  # a pipe would block
+        return None
+    with path.open("rb") as stream:
+        return _FORMATS.get(stream.read(4))
 
 
 def _task_of(targets: np.ndarray) -> TaskName:

@@ -1,0 +1,78 @@
+"""Overrides that follow from typed ones: defaults that these exclude give way. Torch-free."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from flfast.config.composition import CONF
+
+_EITHER = (
+    ("local_epochs", "local_steps"),
+    ("privacy.epsilon", "privacy.noise_multiplier"),
+)
+"""Keys of which exactly one is set."""
+
+
+def implied(words: Sequence[str]) -> list[str]:
+    """Overrides that follow from others.
+
+    Setting `local_steps` unsets `local_epochs`, and back; likewise the others of `_EITHER`. Who
+    sets both gets the message about them. A key that is set to null implies nothing. An option
+    that replaces that of an experiment is not given the experiment's keys that it does not have.
+
+    >>> implied(["rounds=3", "local_steps=5"]), implied(["local_steps=5", "local_epochs=null"])
+    (['local_epochs=null'], [])
+    >>> implied(["experiment=diloco", "partition=natural"])
+    ['~partition.num_clients']
+    """
+    typed = dict(word.lstrip("+").partition("=")[::2] for word in words if "=" in word)
+    recipes = list(_parts("experiment", typed.get("experiment", "")))
+    chosen: dict[str, str] = {}
+    for recipe in recipes:
+        entries = (entry for entry in recipe.get("defaults", ()) if isinstance(entry, dict))
+        chosen |= {k.rpartition("/")[2]: v for entry in entries for k, v in entry.items()}
+    return [*_excluded(typed, {**chosen, **typed}), *_left_over(typed, chosen, recipes)]
+
+
+def _excluded(typed: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[str]:
+    for pair in _EITHER:
+        named = [key for key in pair if key in typed]
+        if len(named) != 1 or typed[named[0]] == "null":
+            continue
+        for key in {*pair} - {*named}:
+            group, _, name = key.rpartition(".")
+            # An option of a user's folder need not have both.
+            if not group or name in _keys(group, chosen.get(group, "")):
+                yield f"{key}=null"
+
+
+def _left_over(
+    typed: Mapping[str, str], chosen: Mapping[str, str], recipes: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    for group in typed.keys() & {group for recipe in recipes for group in recipe}:
+        known = _keys(group, typed[group])
+        if not known or typed[group] == chosen.get(group):
+            continue
+        given = {key for recipe in recipes for key in recipe.get(group, ())}
+        for key in sorted(given - known):
+            if f"{group}.{key}" not in typed:
+                yield f"~{group}.{key}"
+
+
+def _keys(group: str, option: str) -> set[str]:
+    """Keys of an option in `conf/`; none if it is not there."""
+    return {key for part in _parts(group, option) for key in part}
+
+
+def _parts(group: str, option: str) -> Iterator[dict[str, Any]]:
+    """What an option's file sets, after those of the same group that it builds on."""
+    path = Path(CONF, group, f"{option}.yaml")
+    if not option.isidentifier() or not path.is_file():
+        return
+    node: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    for entry in node.get("defaults", ()):
+        if isinstance(entry, str):  # `_self_` is no file
+            yield from _parts(group, entry)
+    yield node

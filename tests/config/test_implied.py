@@ -1,0 +1,76 @@
+"""What somebody types wins over defaults, and over an experiment, that exclude it."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from sampling import others_slow
+
+from flfast.config.check import check
+from flfast.config.composition import CONF, compose, without_hydra
+from flfast.config.implied import _EITHER, implied
+
+GROUPS = sorted(path.name for path in Path(CONF).iterdir() if path.is_dir())
+EXPERIMENTS = sorted(path.stem for path in (Path(CONF) / "experiment").glob("*.yaml"))
+PRIVATE = sorted(path.stem for path in (Path(CONF) / "privacy").glob("*.yaml"))
+PRIVATE.remove("none")
+
+
+def composed(*words):
+    return without_hydra(compose([*words, *implied(words)]))
+
+
+@pytest.mark.parametrize("option", others_slow(PRIVATE, ["central"]))
+@pytest.mark.parametrize("typed", ["privacy.noise_multiplier=0.5", "privacy.epsilon=3"])
+def test_noise_and_epsilon_give_way_to_each_other(option, typed):
+    config = composed(f"privacy={option}", typed)
+    given = [config.privacy[name] for name in ("noise_multiplier", "epsilon")]
+    assert sum(value is not None for value in given) == 1
+    key, value = typed.split("=")
+    assert OmegaConf.select(config, key) == float(value)
+
+
+def test_of_an_experiment_too():
+    config = composed("experiment=pfl_research_dp", "privacy.noise_multiplier=2")
+    assert (config.privacy.noise_multiplier, config.privacy.epsilon) == (2, None)
+
+
+@pytest.mark.parametrize("pair", _EITHER)
+def test_nothing_follows_from_both_or_from_null(pair):
+    first, second = pair
+    chosen = ["privacy=central"]
+    assert implied([*chosen, f"{first}=1", f"{second}=2"]) == []
+    assert implied([*chosen, f"{first}=null"]) == []
+
+
+def test_an_option_without_the_other_key_is_left_alone():
+    assert implied(["privacy=mine", "privacy.noise_multiplier=1"]) == []
+
+
+def replaced(experiment):
+    """Groups whose options an experiment changes, with one other option each."""
+    recipe = OmegaConf.load(Path(CONF, "experiment", f"{experiment}.yaml"))
+    for group in GROUPS:
+        if isinstance(recipe.get(group), dict) or OmegaConf.is_config(recipe.get(group)):
+            yield group
+
+
+CASES = [(name, group) for name in EXPERIMENTS for group in replaced(name) if group != "hydra"]
+
+
+@pytest.mark.parametrize(("experiment", "group"), others_slow(CASES, CASES[::16]))
+def test_an_option_that_replaces_that_of_an_experiment_has_its_own_keys_only(experiment, group):
+    options = sorted(path.stem for path in Path(CONF, group).glob("*.yaml"))
+    for option in options[:: max(len(options) // 4, 1)]:
+        words = [f"experiment={experiment}", f"{group}={option}"]
+        alone = set(without_hydra(compose(words[1:]))[group] or ())
+        assert set(composed(*words)[group] or ()) <= alone, option
+
+
+def test_a_key_that_is_typed_is_kept_for_the_message():
+    assert implied(["experiment=diloco", "partition=natural", "partition.num_clients=3"]) == []
+
+
+def test_the_cases_of_the_command_line_are_allowed():
+    check(composed("logger=none", "experiment=diloco", "partition=natural"))
+    check(composed("logger=none", "privacy=central", "privacy.noise_multiplier=0"))
