@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import signal
 import sys
 import warnings
 from contextlib import nullcontext
@@ -19,7 +20,7 @@ from flfast import evaluate, export, report, train, watch
 from flfast.config import folder_lock
 from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import FolderLock
-from flfast.output.results.outcome import EXIT_STOPPED, outcome
+from flfast.output.results.outcome import EXIT_BUSY, EXIT_STOPPED, outcome
 from flfast.output.results.run_files import OF_A_RUN
 
 TINY = (
@@ -180,7 +181,7 @@ def lock(monkeypatch):
 
     def lock(state, folder):
         if state == "running":
-            held.append(FolderLock(folder, key="folder"))
+            held.append(FolderLock(folder, setting="folder"))
 
     yield lock
     for one in held:
@@ -206,10 +207,10 @@ def test_a_command_does_what_the_table_says(folders, lock, capsys, state, comman
     lock(state, folder)
     before = digests(folder.parent)
     words = (*TINY, *(NONE,) * (NONE in (STATES[state] or ())), *COMMANDS[command])
-    if does == "refused":
+    if does in {"refused", "busy"}:
         with pytest.raises(SystemExit) as refused:
             by_command(words, folder)
-        assert refused.value.code == 2
+        assert refused.value.code == (EXIT_BUSY if does == "busy" else 2)
         assert digests(folder.parent) == before
         _, holds, said_of_it = capsys.readouterr().err.partition("already holds a run, which is ")
         assert not holds or said_of_it.startswith(f"{state.partition(' ')[0]};")
@@ -239,11 +240,17 @@ def test_a_command_does_what_the_table_says(folders, lock, capsys, state, comman
     ids=str,
 )
 def test_a_stop_request_in_the_last_round_comes_too_late(folders, door, ranks):
-    """The run ends by itself; only a sweep has something left to stop."""
+    """The run ends by itself; a sweep has something left to stop, and perhaps a program."""
     folder = folders.put("empty")
     words = (*TINY, NONE, *ranks, ends("stop", 2))
-    with pytest.raises(SystemExit) if door == "sweep" else nullcontext() as stopped:
-        DOORS[door](words, folder)
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(outcome(folder)))
+    try:
+        with pytest.raises(SystemExit) if door == "sweep" else nullcontext() as stopped:
+            DOORS[door](words, folder)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == ["finished"] * (door == "python")
     if stopped:
         assert stopped.value.code == EXIT_STOPPED
     assert outcome(folder) == "finished"

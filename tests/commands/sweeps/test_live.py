@@ -22,7 +22,7 @@ def test_a_row_per_job(tmp_path):
         (hydra / "overrides.yaml").write_text("".join(f"- {word}\n" for word in words))
     for num, outcome in {1: "running", 2: "failed", 3: "finished"}.items():
         write_result(tmp_path / str(num), Result(outcome, {}))
-    lock = FolderLock(tmp_path / "1", key="hydra.sweep.dir")
+    lock = FolderLock(tmp_path / "1", setting="hydra.sweep.dir")
     table = RoundTable(tmp_path / "1" / "metrics.csv", COLUMNS)
     for number in range(3):
         row = {"round": number, "val/accuracy": number / 4}

@@ -65,7 +65,7 @@ def test_a_run_is_followed_to_its_end(start, capsys):
 
 
 def test_it_says_what_a_run_does_now(folder, log):
-    lock = FolderLock(folder, key="hydra.run.dir")
+    lock = FolderLock(folder, setting="hydra.run.dir")
     assert read_progress(folder).status == "starts"
     for round_idx in range(3):
         log(round_idx, **{"monitor/rank0_memory_bytes": 5e8, "clock/seconds": 60.0 * round_idx})
@@ -151,7 +151,7 @@ def test_a_sweep_goes_on_between_two_jobs(folder, log, tmp_path):
     log(4)
     jobs = [read_progress(job) for job in jobs_of(tmp_path)]
     assert not watch._goes_on(tmp_path, jobs)
-    lock = FolderLock(tmp_path, key="hydra.sweep.dir")
+    lock = FolderLock(tmp_path, setting="hydra.sweep.dir")
     assert watch._goes_on(tmp_path, jobs)
     lock.release()
     (tmp_path / "multirun.yaml").touch()
