@@ -69,8 +69,7 @@ def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
     """A test set with the columns in the order of `data`; it may lack those of clients."""
     if not is_frame(test_data):
         return test_data
-    index = index_columns("test_data=", test_data.columns, data.columns)
-    test_data = test_data.drop(columns=index)
+    test_data = test_data.drop(columns=index_columns("test_data=", test_data, data.columns))
     names = [name for name in data.columns if name in test_data.columns or name != client]
     if set(names) != set(test_data.columns):
         odd = sorted(map(str, set(names) ^ set(test_data.columns)))

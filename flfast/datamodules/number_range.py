@@ -155,10 +155,9 @@ def standardised(
     training = values[is_training]
     columns = [f"column {name}" for name in names[: values.shape[1]]]
     refuse_outliers(training, names=columns, rows=np.flatnonzero(is_training))
-    mean, spread, _ = scale_of(training)
-    result = (values - mean) / spread
-    for client in [] if group is None else np.unique(group[group >= 0]):
-        own = group == client
+    result = np.empty(values.shape)
+    clients = np.unique([] if group is None else group[group >= 0])
+    for own in [np.ones(len(values), dtype=bool), *(group == client for client in clients)]:
         mean, spread, _ = scale_of(values[own & is_training])
         result[own] = (values[own] - mean) / spread
     beyond = ~(np.abs(result) <= LARGEST)
@@ -171,13 +170,13 @@ def standardised(
 def scale_of(training: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean and standard deviation [D] of rows [N, D], and which columns are constant, bool [D].
 
-    The values of a constant column differ by rounding only. Its mean is its first value, which a
-    mean may miss by rounding, and its deviation the size of that, at least 1: so it becomes 0.
+    The values of a constant column differ by rounding only. So that it becomes 0, its mean is its
+    first value, which a mean may miss, and its deviation the largest value, at least 1.
     """
     largest = np.abs(training).max(axis=0)
     _, power = np.frexp(largest)
-    scaled = np.ldexp(training, -power)  # changes no digit; squares stay finite
-    apart = scaled - scaled[0]  # exact where values are close
+    apart = np.ldexp(training, -power)  # changes no digit; squares stay finite
+    apart -= apart[0]  # exact where values are close
     spread = np.ldexp(apart.std(axis=0), power)
     is_constant = spread <= _ROUNDING * largest
     mean = training[0] + np.where(is_constant, 0.0, np.ldexp(apart.mean(axis=0), power))

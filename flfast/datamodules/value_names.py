@@ -20,7 +20,6 @@ _LIKE_MISSING = {
 }
 """Spellings of missing values that pandas or people use, in lower case."""
 
-
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]{1,6})?", re.IGNORECASE)
 
 
@@ -71,13 +70,10 @@ def marked_for_testing(where: str, values: np.ndarray) -> np.ndarray:
     """
     missing = missing_rows(values)
     known, numbers = number_names(where, values[~missing])
-    marks = [_MARKS.get(name.strip().lower()) for name in known]
-    if odd := [name for name, mark in zip(known, marks, strict=True) if mark is None]:
-        raise ValueError(
-            f"{where} holds {odd[:_SHOWN]}; allowed, in any case: {', '.join(_MARKS)}"
-        )
+    if odd := [name for name in known if name.strip().lower() not in _MARKS]:
+        raise ValueError(f"{where} holds {odd[:3]}; allowed, in any case: {', '.join(_MARKS)}")
     is_test = np.zeros(len(values), dtype=bool)
-    is_test[~missing] = np.array(marks, dtype=bool)[numbers]
+    is_test[~missing] = np.array([_MARKS[name.strip().lower()] for name in known], bool)[numbers]
     if is_test.all():
         raise ValueError(f"{where}: all rows are for testing")
     return is_test

@@ -123,7 +123,9 @@ def load_hf(tmp_path, monkeypatch):
 
     def load(path):
         cache = str(tmp_path / "cache")
-        return hf_files.load_splits(str(path), name=None, download=False, cache_dir=cache)
+        return hf_files.load_splits(
+            str(path), name=None, names=[], download=False, cache_dir=cache
+        )
 
     return load
 

@@ -18,17 +18,15 @@ def strict_rows(lines: Iterable[str]) -> Iterator[list[str]]:
             quotes; names the line, counted from 1. Or if the text is not UTF-8.
     """
     rows = csv.reader(lines, strict=True)
-    first = 1  # line in which the row begins
-    width = 0
+    first, width = 1, 0  # line in which the row begins, number of columns
     longest = csv.field_size_limit(sys.maxsize)  # of the whole process: a text may be long
     try:
         for row in rows:
             width = width or len(row)
             if rows.line_num > first and _has_swallowed(row, width):
-                raise ValueError(
-                    f"line {first}: the lines of a quoted value that begins here look like rows; "
-                    "remove a stray quote, or if it is a text, save the table as Parquet"
-                )
+                reason = "the lines of a quoted value that begins here look like rows; remove a"
+                advice = "stray quote, or if they are a text, save the table as Parquet"
+                raise ValueError(f"line {first}: {reason} {advice}")
             yield row
             first = rows.line_num + 1
     except csv.Error as error:

@@ -30,11 +30,10 @@ def load_splits(
 ) -> dict[str, Dataset]:
     """All splits of a dataset; one that has no splits is `train`.
 
-    In CSV files, the columns `names` are text, since `1.1` and `1.10` are two names.
-
     No code of a dataset is run: version 4 of the library has no loading scripts. A path is a file
     or a glob pattern (`.parquet`, `.csv`, `.json`, `.jsonl`, `.arrow`), a folder that
-    `save_to_disk` has written, a folder of such files, or a name on the hub.
+    `save_to_disk` has written, a folder of such files, or a name on the hub. Columns of `names`
+    are read as text.
 
     Raises:
         ValueError: if nothing is found there, or it cannot be read.

@@ -31,7 +31,7 @@ _INDEX = re.compile(r"index 0|Unnamed: 0(\.[0-9]+)*|__index_level_[0-9]+__")
 """Columns of an index without a name: the first one if it has no name, and those of pandas."""
 
 
-def read_table(path: str, *, names: Sequence[str], key: str = "data.path") -> pa.Table:
+def read_table(path: str, *, names: Sequence[str] = (), key: str = "data.path") -> pa.Table:
     """A `.csv`, `.csv.gz` or `.parquet` file; pyarrow infers the types of a CSV file.
 
     In a CSV file, the columns `names` are text, since `1.1` and `1.10` are two names. It has a
@@ -69,28 +69,12 @@ def read_table(path: str, *, names: Sequence[str], key: str = "data.path") -> pa
 def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
     from pyarrow import csv, string
 
-    parsing = csv.ParseOptions(newlines_in_values=True)
     texts = dict.fromkeys(names, string())
-    converting = csv.ConvertOptions(strings_can_be_null=True, column_types=texts)
-    table = csv.read_csv(path, parse_options=parsing, convert_options=converting)
-    if blanks := _blanks(table):
-        # A blank cell would make its column one of text. Read it as an empty one.
-        converting.null_values = [*converting.null_values, *blanks]
-        del table
-        table = csv.read_csv(path, parse_options=parsing, convert_options=converting)
-    return table
-
-
-def _blanks(table: pa.Table) -> set[str]:
-    """The different blank texts in a table."""
-    from pyarrow import compute
-
-    found: set[str] = set()
-    for column in table.columns:
-        if _is_text(column.type):
-            is_blank = compute.equal(compute.utf8_trim_whitespace(column), "")
-            found |= set(column.filter(is_blank).to_pylist())
-    return found
+    return csv.read_csv(
+        path,
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(strings_can_be_null=True, column_types=texts),
+    )
 
 
 def check_csv(path: Path, *, free: int | None = None) -> None:
@@ -114,7 +98,7 @@ def index_columns(where: str, names: Iterable[Any], used: Collection[Any]) -> se
     """The columns that pandas writes of an index without a name, unless they are in use."""
     named = {name for k, name in enumerate(names) if _INDEX.fullmatch(str(name) or f"index {k}")}
     if found := named.difference(used):
-        how = "to use it, name it in an option, or rename it"
+        how = "to use it, name it in an option or rename it"
         log.warning("%s: the index of a DataFrame, %s, is no input; %s", where, sorted(found), how)
     return found
 
@@ -153,14 +137,10 @@ class Columns:
         return found
 
     def as_names(self, name: str) -> np.ndarray:
-        """A column whose values are names, [N]; None or NaN where nothing is.
-
-        Raises:
-            ValueError: if they are lists or dates.
-        """
+        """A column of names, numbers or texts, [N]; None or NaN where nothing is."""
         from pyarrow import types
 
-        self.kind(name)
+        self.kind(name)  # refuses lists and dates
         column = self._column(name)
         as_stored = types.is_floating(column.type)  # Python shows more digits of float32
         found: np.ndarray = column.to_numpy() if as_stored else as_objects(column.to_pylist())

@@ -55,14 +55,13 @@ def table(  # noqa: PLR0913 - one parameter an option
     columns.require(others, "owner" if owner in others[:1] else "is_test")
     numeric, categorical = _features(columns, numeric, categorical, leave=[*named, *others])
     roles = {"targets": named, "numeric": numeric, "categorical": categorical}
-    columns = _complete(columns, roles, owner, is_test, missing)
+    columns, flags = _complete(columns, roles, owner, is_test, missing)
     found = read_targets(columns, named, task)
     if standardise == "client" and owner is None:
         raise ValueError(
             "data.standardise=client needs data.owner, the column that names the clients; "
             "allowed without it: none, all"
         )
-    flags = None if is_test is None else _marks(columns, is_test)
     clients, held_out = split_rows(
         columns, owner, flags, groups=found.groups, test_fraction=test_fraction, seed=seed
     )
@@ -133,8 +132,8 @@ def _complete(
     owner: str | None,
     is_test: str | None,
     missing: Literal["error", "drop", "category"],
-) -> Columns:
-    """The complete rows; incomplete ones are refused or left out."""
+) -> tuple[Columns, np.ndarray | None]:
+    """The complete rows, and which are for testing; incomplete ones are refused or left out."""
     if missing == "category":
         roles = {option: names for option, names in roles.items() if option != "categorical"}
     lacking = {
@@ -145,14 +144,11 @@ def _complete(
     held_out = None
     if is_test is not None:
         lacking[f"data.is_test={is_test}"] = columns.missing(is_test)
-        held_out = _marks(columns, is_test)
+        held_out = marked_for_testing(f"data.is_test={is_test}", columns.as_names(is_test))
     if owner is not None:
         lacking[f"data.owner={owner}"] = unowned(columns.as_names(owner), held_out)
-    return columns.kept(complete_rows(lacking, missing, is_test=held_out))
-
-
-def _marks(columns: Columns, name: str) -> np.ndarray:
-    return marked_for_testing(f"data.is_test={name}", columns.as_names(name))
+    kept = complete_rows(lacking, missing, is_test=held_out)
+    return columns.kept(kept), None if held_out is None else held_out[kept]
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:

@@ -74,8 +74,7 @@ def tcga_brca(*, root: str, standardise: Literal["none", "all", "client"]) -> Ex
 
 
 def _read(path: Path) -> Columns:
-    names = ["pid", "TSS Code", "Region", "fold2"]
-    columns = Columns(read_table(str(path), names=names, key="data.root"), str(path))
+    columns = Columns(read_table(str(path), names=_FILES[path.name], key="data.root"), str(path))
     for name in _FILES[path.name]:
         if name not in columns.names:
             raise ValueError(
