@@ -8,6 +8,7 @@ from flfast.channel.wire import Count, NonNegative, Positive
 from flfast.state.plan import Batching, LastBatch, RoundPlan
 
 _Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
+_Passes = Annotated[int, Field(strict=True, ge=0, le=10**6)]
 _Call = tuple[Count, Count, Count]
 """A `Position`."""
 
@@ -27,8 +28,8 @@ class _Told(BaseModel, strict=True, extra="forbid"):
     round_idx: Positive
     phase: Count
     lr: NonNegative
-    local_epochs: Count | None
-    local_steps: Count | None
+    local_epochs: _Passes | None
+    local_steps: _Passes | None
     work_fraction: _Fraction
     batching: _Batching
 

@@ -26,6 +26,7 @@ from flfast.channel.wire import MalformedError, Message, pack, unpack
 from flfast.config.errors import ConfigError
 from flfast.output.results.table import read_history
 
+NOISE = "sampler=cyclic", "privacy.epsilon=null", "privacy.noise_multiplier=1.0"
 MANY = (
     (("algorithm=ditto",), 2),
     (("algorithm=ifca",), 2),
@@ -33,6 +34,9 @@ MANY = (
     (("algorithm=fedex_lora", "adapter=lora"), 2),
     (("algorithm=rolora", "adapter=lora"), 2),
     (("algorithm=fedavg", "privacy=local"), 2),
+    (("algorithm=fedavg", "privacy=central", "privacy.clip_norm=0.05", *NOISE), 3),
+    (("algorithm=fedavg", "privacy=dp_ftrl", "privacy.clip_norm=0.05", *NOISE), 3),
+    (("algorithm=fedavg", "privacy=central", "compression=quantize", *NOISE), 3),
     (("algorithm=fedavg", "sampler.fraction=0.5"), 5),
     (("schedule=growing_batch", "rounds=12", "eval_every=12"), 2),
     (("algorithm=fedavg", "compression=topk"), 2),
