@@ -167,7 +167,7 @@ def two_at_once(door: Door) -> str | None:
 
 def stop_and_go_on(door: Door) -> str | None:
     """SIGTERM in a run, and the same command with another spelling of the folder."""
-    words = f"{TRAIN} rounds=2000 eval_every=100 checkpoint.every=50 resume=auto"
+    words = f"{TRAIN} rounds=300 eval_every=50 checkpoint.every=50 resume=auto"
     process = door.start(f"exec {words} hydra.run.dir=../out/stopped")
     table = door.here.parent / "out" / "stopped" / "metrics.csv"
     deadline = time.monotonic() + LONGEST_S
