@@ -1,78 +1,15 @@
 """Calls the hooks of a run's callbacks, which may be Lightning's or other objects."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Protocol
-
-from torch import Tensor
-
-from flfast.engines.reports import ClientReport
-from flfast.federation.samplers.cohort import Cohort
-from flfast.federation.table_rows import Columns
-from flfast.state.plan import RoundPlan
+from collections.abc import Callable, Sequence
 
 log = logging.getLogger(__name__)
 
-
-class FederatedRun(Protocol):
-    """What hooks get of a run.
-
-    Attributes:
-        rounds: rounds of the run, unless it ends early.
-        seed: the run's seed.
-        title: one line for figures and tables.
-        run_dir: the run folder.
-        history: rows of `metrics.csv` so far; row r describes round r.
-        server: server state, `{"params": {...}, "buffers": {...}}` and what the algorithm adds.
-    """
-
-    rounds: int
-    seed: int
-    title: str
-    run_dir: Path
-    history: list[Columns]
-    server: dict[str, Any]
-
-    def weights(self) -> dict[str, Tensor]:
-        """State dict of the server's model, on the CPU."""
-
-    def personal_weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """(client, state dict of its own model) for clients whose states are on this rank."""
-
-
-class Hooks(Protocol):
-    """What callbacks may have beside Lightning's hooks, in the order of calls; on all ranks."""
-
-    def on_run_start(self, federation: FederatedRun) -> None:
-        """Before row 0, or before the first round of a resume."""
-
-    def on_round_start(self, federation: FederatedRun, plan: RoundPlan, cohort: Cohort) -> None:
-        """Before the clients of a round train."""
-
-    def on_client_end(self, federation: FederatedRun, report: ClientReport) -> None:
-        """When this rank has trained a client."""
-
-    def on_round_trained(self, federation: FederatedRun, row: Columns) -> None:
-        """After the server step, before evaluation. What is added to the row is a column."""
-
-    def on_round_end(
-        self, federation: FederatedRun, row: Columns, clients: dict[int, Columns]
-    ) -> None:
-        """After evaluation and loggers. `clients` are rows of `clients.csv`."""
-
-    def on_run_end(self, federation: FederatedRun) -> None:
-        """After the last round, also of a run that failed or was stopped."""
-
-    def on_run_complete(self, federation: FederatedRun) -> None:
-        """After that, if all rounds are done."""
-
-    def close(self) -> None:
-        """At last, whatever happened."""
-
-
-HOOKS = (*(name for name in vars(Hooks) if name.startswith("on_")), "on_turn")
-"""Names of the hooks; `on_turn` is for callbacks of flfast itself."""
+HOOKS = (
+    *("on_run_start", "on_round_start", "on_client_end", "on_round_trained", "on_round_end"),
+    *("on_run_end", "on_run_complete", "close"),
+)
+"""Hooks of rounds, in the order of their calls; docs/callbacks.md has their signatures."""
 
 
 def hooks(callbacks: Sequence[object], hook: str) -> list[Callable[..., None]]:

@@ -2,44 +2,57 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import lightning.pytorch.callbacks as shipped
 from pages import page
 
-from flfast.federation.hooks import HOOKS, FederatedRun, Hooks
+from flfast.federation import loop
+from flfast.federation.hooks import HOOKS
 from flfast.federation.loop import Federation
+from flfast.output.callbacks import clients_table, final_weights, progress
 from flfast.setup.callbacks import _REFUSED
 
 PAGE = page("callbacks")
 
 
-def test_hooks_have_the_order_and_the_parameters_of_the_code():
+def signatures():
+    """Parameters of each hook by its name, as the page has them."""
     found = re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.M)
-    expected = [
-        (name, ", ".join([*inspect.signature(method).parameters][1:]))
-        for name, method in vars(Hooks).items()
-        if inspect.isfunction(method) and name[0] != "_"
-    ]
-    assert found == expected
+    return {name: [word for word in text.split(", ") if word] for name, text in found}
+
+
+def test_the_page_has_all_hooks_in_the_order_of_their_calls():
+    assert tuple(signatures()) == HOOKS
 
 
 def test_the_loop_calls_each_hook_with_as_many_arguments():
-    text = inspect.getsource(inspect.getmodule(Federation))
-    calls = dict(re.findall(r'_call_hooks\("(\w+)"((?:, \w+)*)\)', text))
-    assert {"on_run_start", "on_round_start", "on_round_trained", "on_round_end"} <= calls.keys()
-    for name, args in calls.items():
-        assert name in HOOKS
-        if name != "on_turn":
-            passed = ["federation", *re.findall(r"\w+", args)]
-            assert [*inspect.signature(getattr(Hooks, name)).parameters][1:] == passed
+    calls = re.findall(r'_call_hooks\("(\w+)"((?:, \w+)*)\)', Path(loop.__file__).read_text())
+    passed = {name: ["federation", *re.findall(r"\w+", args)] for name, args in calls}
+    assert passed.pop("on_turn")  # of flfast's own callbacks
+    expected = signatures()
+    assert {*expected} - {*passed} == {"on_client_end", "on_run_end", "close"}
+    assert passed == {name: expected[name] for name in passed}
 
 
-def test_the_object_that_hooks_get_is_described_whole():
-    methods = {name for name in vars(FederatedRun) if name[0] != "_"}
-    public = {*FederatedRun.__annotations__, *methods}
-    assert {*re.findall(r"^\| `federation\.(\w+)", PAGE, re.M)} == public
-    fields = {*Federation.__dataclass_fields__, *vars(Federation)}
-    assert public <= fields
+def test_hooks_of_our_callbacks_have_these_parameters():
+    kinds = {*kinds_of(progress), *kinds_of(clients_table), *kinds_of(final_weights)}
+    for kind in kinds:
+        for name, parameters in signatures().items():
+            if method := vars(kind).get(name):
+                assert [*inspect.signature(method).parameters][1:] == parameters, (kind, name)
+
+
+def kinds_of(module):
+    return [kind for kind in vars(module).values() if inspect.isclass(kind)]
+
+
+def test_the_object_that_hooks_get_has_what_the_page_says():
+    for name, call in re.findall(r"^\| `federation\.(\w+)(\(\))?`", PAGE, re.M):
+        if call:
+            assert callable(vars(Federation)[name])
+        else:
+            assert name in Federation.__dataclass_fields__
 
 
 def test_each_callback_of_lightning_is_in_one_of_the_tables():
