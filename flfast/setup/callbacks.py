@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterator
+from copy import deepcopy
 
 import lightning as L
 from hydra.utils import instantiate
@@ -92,9 +93,10 @@ def _problems(callback: object, config: DictConfig) -> Iterator[str]:
 
 def _problems_of_state(callback: L.Callback) -> Iterator[str]:
     try:
-        callback.state_dict()
+        if state := callback.state_dict():
+            callback.load_state_dict(deepcopy(state))
     except Exception as error:  # noqa: BLE001 - it is the user's, or Lightning's
-        yield f": its state cannot be read, which is reset for each client: {described(error)}"
+        yield f": its state cannot be loaded, as it is for each client: {described(error)}"
     averages = isinstance(callback, shipped.WeightAveraging)
     if averages and callback.should_update(epoch_idx=2**40):
         yield ": counts epochs on from client to client; allowed: updates after steps"
@@ -109,7 +111,7 @@ def _unused_hooks(callback: L.Callback, *, validates: bool) -> Iterator[str]:
             yield f"its {name} is never called {reason}"
     methods = inspect.getmembers(type(callback), inspect.isfunction)
     for name, method in methods:
-        known = hasattr(L.Callback, name) or name in HOOKS
+        known = hasattr(L.Callback, name) or name in {*HOOKS, "on_turn"}
         if name.startswith("on_") and not known and _is_of_user(method):
             yield f"its {name} is no hook{did_you_mean(name, HOOKS)}"
 

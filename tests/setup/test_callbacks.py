@@ -66,7 +66,7 @@ def test_what_cannot_work_is_refused_with_our_reason(quick, name, tmp_path):
         quick(node(name), BARS, folder="run")
     said = str(refused.value)
     assert said.startswith(f"callbacks.x: {name}: ")
-    assert "allowed: " in said or "its state cannot be read" in said
+    assert "allowed: " in said or "its state cannot be loaded" in said
     for circle in ("enable_checkpointing", "Trainer(logger", "no logger", "set callbacks"):
         assert circle not in said
     assert not (tmp_path / "run" / "metrics.csv").exists()
