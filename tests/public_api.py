@@ -40,7 +40,10 @@ def lines(document=None):
     """All lines, sorted."""
     document = document or describe()
     return sorted(
-        {*options(document), *keys(document), *columns(), *files(), *commands(), *names()}
+        {
+            *(*options(document), *keys(document), *columns(), *files(), *commands(), *names()),
+            *hooks(),
+        }
     )
 
 
@@ -143,6 +146,13 @@ def names():
                 if isinstance(node, ast.ImportFrom) and node.module.startswith("flfast"):
                     for alias in node.names:
                         yield from described(f"{node.module}.{alias.name}")
+
+
+def hooks():
+    """Hooks of callbacks, and what they get of a run; a test compares the page with the code."""
+    for name in re.findall(r"^\| `(\w[\w.]*(?:\(.*?\))?)` \|", page("callbacks"), re.M):
+        if "(" in name or "." in name:
+            yield f"hook {name}"
 
 
 def described(path):

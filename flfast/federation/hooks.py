@@ -5,6 +5,12 @@ from collections.abc import Callable, Sequence
 
 log = logging.getLogger(__name__)
 
+HOOKS = (
+    *("on_run_start", "on_round_start", "on_client_end", "on_round_trained", "on_round_end"),
+    *("on_run_end", "on_run_complete", "close"),
+)
+"""Hooks of rounds, in the order of their calls; docs/callbacks.md has their signatures."""
+
 
 def hooks(callbacks: Sequence[object], hook: str) -> list[Callable[..., None]]:
     """A hook of all callbacks that have it."""

@@ -1,5 +1,6 @@
 """The LightningModule of the eager engine: `fit` is the local training of one client."""
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -28,6 +29,8 @@ from flfast.state.weights import buffers, read_buffers, select_weights, write_we
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.factored_logits import large_factored
 from flfast.tasks.task_type import TaskType
+
+_log = logging.getLogger(__name__)
 
 
 class LocalModule(L.LightningModule):
@@ -79,6 +82,7 @@ class LocalModule(L.LightningModule):
         self.personal_models: Callable[[Batch], Tensor] | None = None
         self.forward_pass: Callable[[Tensor], Tensor] | None = None
         self.unrepeatable: str | None = None
+        self._logged = {"val/loss"}
 
     def of(self, model: nn.Module, algorithm: Algorithm) -> "LocalModule":
         """A module with the same task and optimizer."""
@@ -299,6 +303,17 @@ class LocalModule(L.LightningModule):
         # Averaged over ranks, so that early stopping ends all of them in the same step. They may
         # differ in BatchNorm statistics.
         self.log("val/loss", loss, batch_size=len(batch.targets), sync_dist=True)
+
+    def log(self, name: str, *args: Any, **options: Any) -> None:
+        """Log within local training, which no logger of a run hears."""
+        if name not in self._logged:
+            self._logged.add(name)
+            _log.warning(
+                "log(%r) of a callback is in trainer.callback_metrics of one client only; columns "
+                "of a round are what on_round_trained adds to its row",
+                name,
+            )
+        super().log(name, *args, **options)
 
     def on_test_start(self) -> None:
         """Reset the predictions, except between the parts of a pass of personal models."""

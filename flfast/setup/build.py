@@ -5,10 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import lightning as L
 import torch
 from hydra.utils import instantiate
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torch.optim import Optimizer
@@ -27,8 +25,6 @@ from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
-from flfast.output.callbacks.final_weights import FinalWeights
-from flfast.output.callbacks.text_samples import TextSamples
 from flfast.setup.preload import data_source, given_task
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
@@ -224,35 +220,6 @@ def _sends_statistics(algorithm: Algorithm, initial: Tree, model: nn.Module) -> 
     broadcast = algorithm.broadcast(algorithm.server_state(initial))
     shared = {name: broadcast.get(name, {}) for name in ("params", "buffers")}
     return bool(batchnorm_weights(model, shared)["buffers"])
-
-
-def build_callbacks(config: DictConfig, examples: Examples) -> list[L.Callback]:
-    """The configured callbacks; they get the hooks of rounds and of local training.
-
-    Raises:
-        ValueError: if one of them would average weights over clients, waits for a metric that
-            local training does not log, or has a prompt that is no text of the examples.
-    """
-    named = instantiate(config.callbacks) or {}
-    callbacks = [callback for callback in named.values() if callback is not None]
-    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
-        raise ValueError("callbacks: StochasticWeightAveraging would average over clients")
-    for callback in callbacks:
-        if isinstance(callback, EarlyStopping):
-            _check_early_stopping(callback, config)
-        if isinstance(callback, TextSamples):
-            callback.check(examples)
-    if not any(isinstance(callback, FinalWeights) for callback in callbacks):
-        log.info("callbacks: none writes model.pt")
-    return callbacks
-
-
-def _check_early_stopping(callback: EarlyStopping, config: DictConfig) -> None:
-    if callback.monitor != "val/loss" or not config.trainer.limit_val_batches:
-        raise ValueError(
-            f"callbacks: EarlyStopping(monitor={callback.monitor}) ends the epochs of a client; "
-            "allowed: val/loss, with trainer.limit_val_batches=1.0; stop=plateau ends the run"
-        )
 
 
 def build_sampler(config: DictConfig) -> Callable[..., Cohort]:

@@ -24,7 +24,7 @@ from flfast.engines.reference import reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.federation.schedules.adaptive import Plans
 from flfast.lit.trainers import Trainers
-from flfast.setup.build import build_callbacks
+from flfast.setup.callbacks import build_callbacks
 from flfast.setup.components import Components
 from flfast.setup.members import with_members
 from flfast.setup.optimized_metric import check_metrics
