@@ -4,7 +4,7 @@
 
 Each mutation of `planted_bugs.yaml` replaces a text of one module while it is imported; no file
 is changed. A process of its own runs the row that has to miss, or all rows of `fast` that take at
-most `MOST_MINUTES`. The table in Markdown names those that miss. Exit code 1 if a bug is not caught.
+most `MOST_MINUTES`. The table in Markdown names those that miss. Exit code 1: a bug is not caught.
 """
 
 import argparse

@@ -272,11 +272,11 @@ class BackwardHook(Body):
 
 class Tripled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(_ctx, x):
         return x.clone()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(_ctx, grad):
         return 3 * grad
 
 
@@ -317,7 +317,8 @@ class Attention(nn.Module):
 
     def forward(self, x):
         h = self.up(x.unsqueeze(2))
-        return self.last(self.attention(h, h, h, attn_mask=self.mask, need_weights=False)[0][:, -1])
+        mixed, _ = self.attention(h, h, h, attn_mask=self.mask, need_weights=False)
+        return self.last(mixed[:, -1])
 
 
 class Frozen(Body):

@@ -21,11 +21,14 @@ def implied(words: Sequence[str]) -> list[str]:
     Setting `local_steps` unsets `local_epochs`, and back; likewise the others of `_EITHER`. Who
     sets both gets the message about them. A key that is set to null implies nothing. An option
     that replaces that of an experiment is not given the experiment's keys that it does not have.
+    Who names the column of clients gets these clients, unless a partition is chosen.
 
     >>> implied(["rounds=3", "local_steps=5"]), implied(["local_steps=5", "local_epochs=null"])
     (['local_epochs=null'], [])
     >>> implied(["experiment=diloco", "partition=natural"])
     ['~partition.num_clients']
+    >>> implied(["data=table", "data.owner=site"]), implied(["data.owner=site", "partition=iid"])
+    (['partition=natural'], [])
     """
     typed = dict(word.lstrip("+").partition("=")[::2] for word in words if "=" in word)
     recipes = list(_parts("experiment", typed.get("experiment", "")))
@@ -33,7 +36,10 @@ def implied(words: Sequence[str]) -> list[str]:
     for recipe in recipes:
         entries = (entry for entry in recipe.get("defaults", ()) if isinstance(entry, dict))
         chosen |= {k.rpartition("/")[2]: v for entry in entries for k, v in entry.items()}
-    return [*_excluded(typed, {**chosen, **typed}), *_left_over(typed, chosen, recipes)]
+    chosen_now = {**chosen, **typed}
+    named = typed.get("data.owner", "null") not in {"null", "auto"}
+    clients = ["partition=natural"] if named and "partition" not in chosen_now else []
+    return [*clients, *_excluded(typed, chosen_now), *_left_over(typed, chosen, recipes)]
 
 
 def _excluded(typed: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[str]:

@@ -69,6 +69,13 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
             shift=instantiate(config.shift),
             client=own.client,
         )
+        named_owner = config.data.get("owner") not in {None, "auto"}
+        if named_owner and not asks_for(data.partition, "owner"):
+            name = config.partition["_target_"].rpartition(".")[2]
+            log.warning(
+                "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
+                *(config.data.owner, name),
+            )
     data.setup()
     found = data.examples.task
     if config.task not in {"auto", found}:

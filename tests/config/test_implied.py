@@ -9,6 +9,7 @@ from sampling import others_slow
 from flfast.config.check import check
 from flfast.config.composition import CONF, compose, without_hydra
 from flfast.config.implied import _EITHER, implied
+from flfast.setup.build import build_data
 
 GROUPS = sorted(path.name for path in Path(CONF).iterdir() if path.is_dir())
 EXPERIMENTS = sorted(path.stem for path in (Path(CONF) / "experiment").glob("*.yaml"))
@@ -74,3 +75,27 @@ def test_a_key_that_is_typed_is_kept_for_the_message():
 def test_the_cases_of_the_command_line_are_allowed():
     check(composed("logger=none", "experiment=diloco", "partition=natural"))
     check(composed("logger=none", "privacy=central", "privacy.noise_multiplier=0"))
+
+
+WITH_OWNER = [
+    path.stem
+    for path in sorted((Path(CONF) / "data").glob("*.yaml"))
+    if "owner" in OmegaConf.load(path)
+]
+
+
+@pytest.mark.parametrize("option", WITH_OWNER)
+def test_who_names_the_column_of_clients_gets_them(option):
+    words = [f"data={option}", "data.owner=site"]
+    assert composed(*words).partition._target_.endswith(".natural")
+    assert composed(*words, "partition=iid").partition._target_.endswith(".iid")
+
+
+def test_a_partition_that_leaves_named_clients_out_is_said(tmp_path, caplog):
+    path = tmp_path / "rows.csv"
+    path.write_text("site,x,target\n" + "".join(f"s{i % 3},{i},{i % 2}\n" for i in range(150)))
+    words = ["data=table", f"data.path={path}", "data.owner=site"]
+    assert build_data(composed(*words)).num_clients == 3
+    assert not caplog.messages
+    assert build_data(composed(*words, "partition=iid")).num_clients == 10
+    assert caplog.messages[0].startswith("data.owner=site: partition=iid makes other clients")
