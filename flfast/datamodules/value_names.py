@@ -119,7 +119,7 @@ def warn_of_odd_names(where: str, values: Sequence[object], numbers: np.ndarray)
         )
 
 
-_WITHOUT = "an integer owner of -1 is a missing one, and a test set may lack all owners or none"
+_WITHOUT = "an owner of -1 is a missing one, and a test set may lack all owners or none"
 
 
 class Clients(NamedTuple):

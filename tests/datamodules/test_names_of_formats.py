@@ -177,7 +177,7 @@ def test_there_are_as_many_clients_and_classes_as_names(tmp_path_factory, read, 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_names_of_a_dataset_of_the_library_datasets_are_as_written(tmp_path, suffix):
-    check(read_hf, suffix, tmp_path, SPELLINGS)
+    check(read_hf, suffix, tmp_path, ["1.1", "1.10", "01", "001", "1e3", "1000"])
 
 
 VALUES = [
