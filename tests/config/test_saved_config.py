@@ -277,3 +277,35 @@ def test_every_option_of_flfast_may_be_opened_as_it_was_checked(group, first, tm
 
 def test_the_default_config_is_checked_after_it_was_read(folder):
     check(read_config(folder(lambda _: None)))
+
+
+OUTWARD = {"cache": "/elsewhere", "cache_dir": "/elsewhere", "download": True}
+
+
+@pytest.mark.parametrize("option", sorted(path.stem for path in Path(CONF, "data").iterdir()))
+def test_data_of_a_saved_run_neither_write_nor_download(option, folder):
+    overrides = [] if option == "leaf" else [f"data={option}"]
+    data = OmegaConf.to_container(without_hydra(compose(overrides)), resolve=False)["data"]
+
+    def opened_up(node):
+        for value in node.values():
+            if isinstance(value, dict):
+                opened_up(value)
+        node.update({name: OUTWARD[name] for name in OUTWARD if name in node})
+
+    opened_up(data)
+    found = read_config(folder(put("data", data))).data
+    text = OmegaConf.to_yaml(found)
+    assert "/elsewhere" not in text and "download: true" not in text
+
+
+def test_the_user_may_let_data_of_a_saved_run_write_and_download(folder, caplog):
+    target = "flfast.datamodules.sources.image_folder.image_folder"
+    data = OmegaConf.to_container(without_hydra(compose(["data=image_folder"])), resolve=False)
+    run = folder(put("data", data["data"] | {"cache": "/elsewhere"}))
+    assert read_config(run).data.cache is None
+    [line] = caplog.messages
+    assert line.startswith("data.cache=/elsewhere: of a saved run, it is only used if the command")
+    assert read_config(run, [target]).data.cache == "/elsewhere"
+    found = find_run({"run": str(run)}, ["data.cache=/mine"], conf=CONF)
+    assert found.config.data.cache == "/mine"

@@ -7,8 +7,11 @@ from torch import nn
 
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.fetching import Loading
+from flfast.datamodules.splits import Split
 from flfast.datamodules.transforms import BatchTransform
-from flfast.setup.model_check import model_offers, try_training
+from flfast.setup.model_check import check_events, model_offers, try_training
 from flfast.state.injection import call_with
 
 
@@ -68,3 +71,44 @@ def test_the_vocabulary_of_the_inputs(inputs, task, num_tokens):
 def test_a_model_gets_what_it_asks_for():
     found = offered(lambda input_shape, task: (input_shape, task), torch.rand(2, 3))
     assert found == ((3,), "classification")
+
+
+def survival_data(events):
+    """Data of 4 clients with 10 examples each, of which `events` says who has an event."""
+    times = torch.arange(1.0, 41)
+    targets = torch.stack([times, torch.as_tensor(events).float()], dim=1)
+    examples = Examples(torch.randn(40, 3), targets, 1, task="survival")
+    data = FederatedDataModule(
+        lambda: examples,
+        lambda num_examples: np.arange(num_examples) // 10,
+        seed=0,
+        split=Split(0.2, 0.2),
+        loading=Loading(eval_batch_size=4),
+    )
+    data.setup()
+    return data
+
+
+def test_survival_without_an_event_in_training_is_refused():
+    nothing = survival_data(np.zeros(40))
+    with pytest.raises(ConfigError, match="none of 24 training examples has an event"):
+        check_events(nothing)
+    event = np.zeros(40)
+    event[nothing.splits["val"].indices] = 1  # of validation alone
+    with pytest.raises(ConfigError, match="none of 24 training examples has an event"):
+        check_events(survival_data(event))
+
+
+def test_clients_and_sets_without_an_event_are_named(caplog):
+    event = np.zeros(40)
+    event[survival_data(event).splits["train"].indices_of(2)] = 1
+    check_events(survival_data(event))
+    assert [line[:30] for line in caplog.messages] == [
+        "3 clients train without an eve",
+        "the central test set has no ev",
+        "the val set has no event: its ",
+        "the local test set has no even",
+    ]
+    caplog.clear()
+    check_events(survival_data(np.ones(40)))
+    assert not caplog.messages

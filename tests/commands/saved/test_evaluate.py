@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from composing import FILES
+from omegaconf import OmegaConf
+from PIL import Image
 from safetensors import safe_open
 from sampling import others_slow
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
@@ -19,6 +21,7 @@ import flfast.export as export_command
 from flfast.commands.saved.evaluated_sets import evaluate as evaluated_sets
 from flfast.commands.saved.evaluation_files import metrics_of
 from flfast.commands.saved.opened_run import open_run
+from flfast.config.composition import compose, without_hydra
 from flfast.config.errors import ConfigError
 from flfast.config.saved_options import EVALUATE, EXPORT, read_options
 from flfast.config.saved_run import find_run
@@ -352,3 +355,39 @@ def test_the_experiment_segmentation_learns_and_is_resumed_evaluated_and_drawn(t
     assert metrics["global/dice"] == pytest.approx(dice)
     assert (run / "masks.png").read_bytes()[:4] == b"\x89PNG"
     assert 'id="segmentation"' in (run / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "svhn", "emnist"])
+def test_a_strangers_data_make_no_folder_and_open_no_network(name, run_of, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *host, **_: asked.append(host) or [])
+    run = shutil.copytree(run_of("ditto"), tmp_path / "run")
+    path = run / ".hydra" / "config.yaml"
+    config = OmegaConf.load(path)
+    data = without_hydra(compose([f"data={name}", "data.download=true"])).data
+    config.data = {**data, "root": str(tmp_path / "elsewhere")}
+    OmegaConf.save(config, path)
+    with pytest.raises(ConfigError, match="elsewhere has no readable"):
+        evaluated(run)
+    assert not asked and not (tmp_path / "elsewhere").exists()
+
+
+def test_a_strangers_images_are_decoded_and_not_written(run_of, tmp_path, caplog):
+    run, rng = shutil.copytree(run_of("ditto"), tmp_path / "run"), np.random.default_rng(0)
+    for label in range(10):
+        (tmp_path / "images" / str(label)).mkdir(parents=True)
+        for number in range(12):
+            pixels = rng.integers(256, size=(8, 8)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / str(label) / f"{number}.png")
+    path = run / ".hydra" / "config.yaml"
+    config = OmegaConf.load(path)
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    given = {"root": str(tmp_path / "images"), "cache": str(outside), "channels": 1}
+    config.data = {**without_hydra(compose(["data=image_folder"])).data, **given}
+    OmegaConf.save(config, path)
+    assert "local/accuracy" in evaluated(run, "finetune_epochs=0")
+    assert not any(outside.iterdir())
+    assert any(line.startswith(f"data.cache={outside}: of a saved") for line in caplog.messages)
+    evaluated(run, "finetune_epochs=0", f"data.cache={outside}")
+    assert [path.suffix for path in outside.iterdir()] == [".npy"]

@@ -174,7 +174,7 @@ PLACES = st.integers(0, len(MEMBER) - 1)
 
 @given(st.lists(st.tuples(PLACES, st.binary(max_size=3)), min_size=1, max_size=4))
 @example([(70, b"(")])  # of which NumPy's parser of headers says a TokenError
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_bytes_that_changed_are_numbers_or_a_value_error(changes):
     content = bytearray(MEMBER)
     for place, new in changes:
@@ -189,3 +189,48 @@ def test_bytes_that_changed_are_numbers_or_a_value_error(changes):
             assert "0.npz cannot be read" in str(error)
         else:
             assert all(array.dtype.kind in "iuf" for array in arrays)
+
+
+# Tuple 60 holds tuple 59 twice, which holds tuple 58 twice, ...: 2^60 steps for a hash or a text.
+BOMB = b"h\x3c"
+NEST = b"\x80\x04)\x94" + b"".join(b"h%ch%c\x86\x94" % (k, k) for k in range(60)) + b"0" * 61
+ARRAY = (
+    b"}(X\x01\x00\x00\x00xcnumpy._core.numeric\n_frombuffer\n(C\x08aaaaaaaa%sK\x01\x85"
+    b"X\x01\x00\x00\x00CtRqZX\x01\x00\x00\x00yhZu."
+)
+DTYPE = b"cnumpy\ndtype\n%s\x85R"
+BOMBS = {
+    "a key": b"}%sK\x01s." % BOMB,
+    "keys": b"}(%sK\x01u." % BOMB,
+    "a key in a list of items": b"(%sK\x01d." % BOMB,
+    "a set": b"\x8f(%s\x90." % BOMB,
+    "a frozen set": b"(%s\x91." % BOMB,
+    "the whole": BOMB + b".",
+    "the name of a type": ARRAY % (DTYPE % BOMB),
+    "no type": ARRAY % BOMB,
+    "a shape": (ARRAY % (DTYPE % b"X\x02\x00\x00\x00f8")).replace(b"K\x01\x85", BOMB, 1),
+    "an order of bytes": ARRAY % (DTYPE % b"X\x02\x00\x00\x00f8" + b"(K\x03%stb" % BOMB),
+    "an encoding": b"c_codecs\nencode\nX\x01\x00\x00\x00a%s\x86R." % BOMB,
+    "ten million steps": b"N0" * 5_000_000 + b".",
+    "the state of a function": b"c_codecs\nencode\n%sb." % BOMB,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_no_pickle_of_a_few_bytes_takes_long(bomb, tmp_path):
+    write(tmp_path / "0.npz", NEST + BOMBS[bomb])
+    with pytest.raises(ValueError, match=r"0\.npz cannot be read: ") as error:
+        load(tmp_path / "0.npz")
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.timeout(20)
+@given(st.binary(max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_whatever_follows_a_nest_of_tuples_ends_soon(rest):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "0.npz"
+        write(path, NEST + BOMB + rest + b".")
+        with pytest.raises(ValueError, match="cannot be read"):
+            load(path)

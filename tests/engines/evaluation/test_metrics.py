@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.engines.evaluation.metrics import group_metrics, summary
+from flfast.datamodules.evaluation_sets import EvaluationSet
+from flfast.engines.evaluation.metrics import group_metrics, set_metrics, summary
 from flfast.lit.predictions import PredictionStore
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.classification import CLASSIFICATION
@@ -155,3 +156,23 @@ def test_the_accuracy_of_correct_predictions_is_exactly_one():
     predictions = stored(CLASSIFICATION, torch.nn.functional.one_hot(targets).float() * 9, targets)
     found = summary(group_metrics(CLASSIFICATION, predictions, torch.arange(97) % 7, 7))
     assert found["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("num", [3, 150, 400])
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_a_set_knows_whether_one_class_is_predicted_for_all(task, num):
+    outputs, targets = draw(task, num, 3, seed=1)
+    part = EvaluationSet(
+        *(np.arange(num), np.zeros(num, int), np.zeros(1, int), np.zeros(num, int))
+    )
+
+    def single(outputs, targets):
+        return set_metrics(TASKS[task], stored(TASKS[task], outputs, targets), part).single_class
+
+    assert not single(outputs, targets)
+    if task == "classification":
+        outputs[:, 1] = 99
+        assert single(outputs, targets)
+        assert not single(outputs, torch.full_like(targets, 1))  # they are what is predicted
+        outputs[-1, 2] = 100
+        assert not single(outputs, targets)
