@@ -10,12 +10,11 @@ https://arxiv.org/abs/2403.03333
 
 W is the weight of the last layer, and w is all else. The server's model has W(1/M, ..., 1/M), and
 that of client k has W(c_k). `positions` has the projection, of github.com/dennis-grinwald/floco.
-There all clients train once more in round tau, and the changes in it are projected. Defaults are
-of an author's baseline for Flower (Dirichlet), which projects the changes of round tau - 1, of all
-clients, with the opposite sign. Here it is each client's last change before tau, and a client
-without one keeps the whole simplex. In all of them a may leave it. Endpoints begin at random: of
-`init_from`, the last layer's weight is not used. The paper could not be read beside the code.
-Floco+, with Ditto's models, is not here.
+There all clients train once more in round tau, and these changes are projected. Defaults are those
+of Flower's baseline (Dirichlet), which projects all clients' changes in round tau - 1 with the
+opposite sign. Here it is each client's last change before tau, and a client without one keeps the
+whole simplex. In all of them a may leave it. Endpoints begin at random: of `init_from`, the last
+layer's weight is not used. The paper could not be read beside the code. Floco+ is not here.
 """
 
 from operator import itemgetter
