@@ -97,8 +97,9 @@ def _problems_of_state(callback: L.Callback) -> Iterator[str]:
             callback.load_state_dict(deepcopy(state))
     except Exception as error:  # noqa: BLE001 - it is the user's, or Lightning's
         yield f": its state cannot be loaded, as it is for each client: {described(error)}"
-    averages = isinstance(callback, shipped.WeightAveraging)
-    if averages and callback.should_update(epoch_idx=2**40):
+    if not isinstance(callback, shipped.WeightAveraging):
+        return
+    if callback.should_update(epoch_idx=2**40):
         yield ": counts epochs on from client to client; allowed: updates after steps"
 
 
