@@ -77,6 +77,12 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
                 *(config.data.owner, name),
             )
     data.setup()
+    if own.client and not data.owner.any() and config.data.get("test_fraction"):
+        log.warning(
+            "data.test_fraction=%g: rows for testing that the data do not mark are drawn by each "
+            "client, other ones than in a simulation",
+            config.data.test_fraction,
+        )
     found = data.examples.task
     if config.task not in {"auto", found}:
         raise ConfigError(

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,13 +76,14 @@ def same_generators() -> Iterator[list[str]]:
         The names of those that were drawn from; filled at the end.
     """
     drawn: list[str] = []
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python = random.getstate()
+    numpy: Any = np.random.get_state()  # noqa: NPY002
     try:
         yield drawn
     finally:
         if random.getstate() != python:
             drawn.append("Python's random")
-        now = np.random.get_state()  # noqa: NPY002
+        now: Any = np.random.get_state()  # noqa: NPY002
         if now[2:] != numpy[2:] or (now[1] != numpy[1]).any():
             drawn.append("NumPy's global generator")
         random.setstate(python)

@@ -47,3 +47,17 @@ def test_a_metric_that_improves_does_not_stall(metric, better):
 def test_or_halves_the_learning_rate_down_to_its_bound():
     found = adapted([3.0] * 6, action="halve_lr")
     assert [p.lr for p in found] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.03, 0.03])
+
+
+@pytest.mark.parametrize("bias", [0.0, 1e6])
+def test_the_end_of_a_run_names_the_sets_with_one_predicted_class(
+    bias, make_data, make_federation, caplog
+):
+    data = make_data((20, 20), num_test=20)
+    model = torch.nn.Linear(data.examples.input_shape[0], data.num_classes)
+    with torch.no_grad():
+        model.bias[0] = bias
+    make_federation(data, model, rounds=1, lr=1e-9).run()
+    lines = [line for line in caplog.messages if line.startswith("one class is predicted")]
+    assert len(lines) == (bias > 0)
+    assert not lines or "every example of global, " in lines[0]

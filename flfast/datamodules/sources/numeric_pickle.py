@@ -81,13 +81,13 @@ _NEEDLESS = b"".join(
 )
 
 
-def _bounded(code: int, run: Callable[["_Unpickler"], None]) -> Callable[["_Unpickler"], None]:
+def _bounded(code: int, run: Callable[[Any], None]) -> Callable[[Any], None]:
     """The function of an opcode, refused where arrays do not need it.
 
     The hash of a tuple in a set or of a key takes 2^n steps, if n tuples hold the next one twice.
     """
 
-    def step(unpickler: "_Unpickler") -> None:
+    def step(unpickler: Any) -> None:
         unpickler.steps += 1
         keys = {pickle.SETITEM[0]: slice(-2, None, 2), pickle.SETITEMS[0]: slice(None, None, 2)}
         named = code not in keys or all(isinstance(x, str) for x in unpickler.stack[keys[code]])
@@ -98,13 +98,16 @@ def _bounded(code: int, run: Callable[["_Unpickler"], None]) -> Callable[["_Unpi
     return step
 
 
-class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - below
-    """In Python: the one in C takes as much memory as a pickle claims, before it reads."""
+_InPython: Any = pickle._Unpickler  # noqa: SLF001
+"""The unpickler in C takes as much memory as a pickle claims, before it reads."""
+
+
+class _Unpickler(_InPython):
+    """Reads arrays, and nothing else."""
 
     steps = 0
     dispatch: ClassVar[dict[int, Any]] = {
-        code: _bounded(code, run)
-        for code, run in pickle._Unpickler.dispatch.items()  # noqa: SLF001
+        code: _bounded(code, run) for code, run in _InPython.dispatch.items()
     }
 
     def find_class(self, module: str, name: str) -> Any:
