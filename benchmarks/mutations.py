@@ -4,7 +4,9 @@
 
 Each mutation of `planted_bugs.yaml` replaces a text of one module while it is imported; no file
 is changed. A process of its own runs the row that has to miss, or all rows of `fast` that take at
-most `MOST_MINUTES`. The table in Markdown names those that miss. Exit code 1: a bug is not caught.
+most `MOST_MINUTES`. The table in Markdown names those that miss.
+
+Exit code 1 if a bug is not caught.
 """
 
 import argparse
@@ -17,9 +19,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
+import yaml
+
 from flfast.commands.conformance.conformance_files import RECORD
 from flfast.commands.conformance.row_files import read_rows
-from flfast.output.results.plain_yaml import read_yaml
 
 MOST_MINUTES = 0.5
 
@@ -42,7 +45,7 @@ class Mutation(NamedTuple):
     row: str = ""
 
 
-_BUGS = read_yaml(Path(__file__).with_name("planted_bugs.yaml"), dict)
+_BUGS = yaml.safe_load(Path(__file__).with_name("planted_bugs.yaml").read_text("utf-8"))
 MUTATIONS = {name: Mutation(**bug) for name, bug in _BUGS.items()}
 
 
