@@ -136,11 +136,11 @@ def test_hooks_that_are_never_called_are_named(caplog, monkeypatch):
 
 
 def test_what_a_callback_logs_is_named_once(quick, caplog):
-    quick("+callbacks.x={_target_: tests_of_callbacks.logs}")
+    quick("+callbacks.x={_target_: tests_of_callbacks.logs}", "engine=auto")
     for name in ("mine", "others"):
         assert caplog.text.count(f"log({name!r})") == 1
 
 
 def test_what_a_callback_adds_to_a_row_is_a_column(quick):
-    run = quick("+callbacks.x={_target_: tests_of_callbacks.Column}", "logger=csv")
+    run = quick("+callbacks.x={_target_: tests_of_callbacks.Column}", "engine=eager")
     assert run.history["mine/rounds"].tolist()[1:] == [1, 2]

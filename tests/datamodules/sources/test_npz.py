@@ -142,7 +142,7 @@ def test_images_are_normalised_and_augmented_as_asked(write):
         (
             {},
             {"task": "multilabel"},
-            r"targets has shape \[8\] for 8 inputs; allowed: \[8, \.\.\.\]",
+            r"targets has shape \[8\] for 8 inputs; allowed: \[8, C\]",
         ),
         ({}, {"task": "language"}, r"targets has shape \[8\]"),
         (
@@ -215,7 +215,7 @@ def test_broken_and_missing_files_are_named(write, tmp_path):
     np.save(path, np.asfortranarray(np.zeros((8, 5), np.float32)))
     with pytest.raises(ValueError, match=r"inputs\.npy is in Fortran order"):
         npz(root=root, **SETTINGS)
-    with pytest.raises(ValueError, match="not a zip file"):
+    with pytest.raises(ValueError, match=r"an array of \.npy; allowed: the folder"):
         npz(root=str(path), **SETTINGS)
     whole = tmp_path / "arrays.npz"
     write("compressed", ARRAYS)
