@@ -35,7 +35,7 @@ def check_module(where: str, model: nn.Module) -> None:
             what = f"{where}: {name or 'the model'}"
             raise ConfigError(f"{what} is compiled by {by}; allowed: the nn.Module itself")
     for name, p in model.named_parameters():
-        if p._backward_hooks or p._post_accumulate_grad_hooks:  # type: ignore[attr-defined]  # noqa: SLF001
+        if p._backward_hooks or p._post_accumulate_grad_hooks:  # noqa: SLF001
             raise ConfigError(
                 f"{where}: {name} has a gradient hook, which copies of the model lose; allowed: "
                 f"a torch.autograd.Function in forward, or register_full_backward_hook of a layer"
