@@ -76,18 +76,20 @@ def same_generators() -> Iterator[list[str]]:
         The names of those that were drawn from; filled at the end.
     """
     drawn: list[str] = []
-    python = random.getstate()
-    numpy: Any = np.random.get_state()  # noqa: NPY002
+    python, numpy = random.getstate(), _numpy_state()
     try:
         yield drawn
     finally:
         if random.getstate() != python:
             drawn.append("Python's random")
-        now: Any = np.random.get_state()  # noqa: NPY002
-        if now[2:] != numpy[2:] or (now[1] != numpy[1]).any():
+        if (now := _numpy_state())[2:] != numpy[2:] or (now[1] != numpy[1]).any():
             drawn.append("NumPy's global generator")
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _numpy_state() -> Any:
+    return np.random.get_state()  # noqa: NPY002 - models of users draw from it
 
 
 def _torch_seed(seed: int, purpose: str, path: tuple[int, ...]) -> int:
