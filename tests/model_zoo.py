@@ -194,6 +194,15 @@ class Complex(Body):
         return (h * self.phase).real
 
 
+class ComplexConstant(Body):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.polar(torch.ones(WIDTH), torch.arange(float(WIDTH))))
+
+    def between(self, h):
+        return (h * self.turn).real
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

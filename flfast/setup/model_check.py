@@ -20,13 +20,13 @@ from flfast.lit.batchnorm import freeze
 from flfast.setup.trial_calls import RECOMPUTES, on_trial
 from flfast.setup.user_code import named, place
 from flfast.state.injection import asks_for
-from flfast.state.weights import dtype_of_module
+from flfast.state.weights import buffers, dtype_of_module
 
 log = logging.getLogger(__name__)
 
 
 def check_module(where: str, model: nn.Module) -> None:
-    """Refuse a model with code that torch replaced, gradient hooks, or weights not in memory.
+    """Refuse a model that torch compiled, or with parameters that cannot be trained as they are.
 
     Raises:
         ConfigError: naming the module or the tensor, and what is allowed.
@@ -38,17 +38,28 @@ def check_module(where: str, model: nn.Module) -> None:
         if by:
             what = f"{where}: {name or 'the model'}"
             raise ConfigError(f"{what} is compiled by {by}; allowed: the nn.Module itself")
-    for name, p in model.named_parameters():
-        if p._backward_hooks or p._post_accumulate_grad_hooks:  # noqa: SLF001
-            raise ConfigError(
-                f"{where}: {name} has a gradient hook, which copies of the model lose; allowed: "
-                f"a torch.autograd.Function in forward, or register_full_backward_hook of a layer"
-            )
+    _check_weights(where, model)
     for name, tensor in _tensors(model):
         if tensor.device.type != "cpu":
             raise ConfigError(
                 f"{where}: {name} is on {tensor.device}; allowed: cpu; the run moves the model to "
                 f"its devices"
+            )
+
+
+def _check_weights(where: str, model: nn.Module) -> None:
+    """Refuse weights that could not be averaged, and hooks that copies would not have."""
+    for name, leaf in (*model.named_parameters(), *buffers(model).items()):
+        if leaf.is_complex():
+            raise ConfigError(
+                f"{where}: {name} is complex; allowed: real parameters that forward reads by "
+                f"torch.view_as_complex, and for constants persistent=False"
+            )
+    for name, p in model.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:  # noqa: SLF001
+            raise ConfigError(
+                f"{where}: {name} has a gradient hook, which copies of the model lose; allowed: "
+                f"a torch.autograd.Function in forward, or register_full_backward_hook of a layer"
             )
 
 

@@ -81,11 +81,10 @@ def float_type(tree: Tree) -> torch.dtype:
 
 def sub(left: Tree, right: Tree) -> Tree:
     """`left - right`, leaf by leaf; of booleans -1, 0 or 1."""
-    return tree_map(difference, left, right)
+    return tree_map(_difference, left, right)
 
 
-def difference(left: Tensor, right: Tensor) -> Tensor:
-    """`left - right`; of booleans -1, 0 or 1."""
+def _difference(left: Tensor, right: Tensor) -> Tensor:
     return left.to(torch.int8) - right.to(torch.int8) if left.dtype == torch.bool else left - right
 
 

@@ -142,6 +142,7 @@ def _is_weight(name: object, value: object) -> bool:
         and isinstance(value, torch.Tensor)
         and value.device.type == "cpu"
         and value.layout is torch.strided
+        and not value.is_complex()
     )
 
 
@@ -155,10 +156,9 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
     missing = sorted(expected.keys() - state_dict.keys())
     unexpected = sorted(state_dict.keys() - expected.keys())
     shapes = [
-        f"{name} {list(state_dict[name].shape)}{' complex' * state_dict[name].is_complex()} "
-        f"instead of {list(value.shape)}"
+        f"{name} {list(state_dict[name].shape)} instead of {list(value.shape)}"
         for name, value in expected.items()
-        if name in state_dict and _kind(state_dict[name]) != _kind(value)
+        if name in state_dict and state_dict[name].shape != value.shape
     ]
     if missing or unexpected or shapes:
         raise ValueError(
@@ -177,10 +177,6 @@ def load_weights(weights: Tree, state_dict: dict[str, torch.Tensor], *, source: 
         weights,
     )
     return {**weights, **loaded}
-
-
-def _kind(leaf: torch.Tensor) -> tuple[list[int], bool]:
-    return list(leaf.shape), leaf.is_complex()
 
 
 def by_name(weights: Tree) -> dict[str, torch.Tensor]:

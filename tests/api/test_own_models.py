@@ -34,12 +34,14 @@ EAGER = {
     **dict.fromkeys(("KeepsTensor", "KeepsEarlierTensor"), "changes kept in forward"),
     **dict.fromkeys(("ReplacesBuffer", "ChangesBuffer"), "changes mean in forward"),
     "ReplacesPersistent": "changes a buffer in forward",
-    "Complex": "programs have no complex weights",
     "Branching": "cannot be traced",
     "Recurrent": "a recurrent layer without a kernel",
 }
 """Why a model trains eagerly; all others train fused."""
-REFUSED = ("GradientHook", "AccumulateHook")
+REFUSED = {
+    **dict.fromkeys(("GradientHook", "AccumulateHook"), "has a gradient hook, which copies"),
+    **dict.fromkeys(("Complex", "ComplexConstant"), "is complex; allowed: real parameters"),
+}
 FAST = ("CallCounter",)
 
 
@@ -91,15 +93,12 @@ def test_engines_agree_and_the_users_model_stays_as_it_was(name, tmp_path, numbe
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_gradient_hooks_are_refused(name, tmp_path, numbers):
-    with pytest.raises(
-        flfast.ConfigError, match=r"first\.weight has a gradient hook, which copies"
-    ):
-        flfast.run(*SMALL, model=fresh(name), data=numbers, folder=tmp_path / "run")
-    with pytest.raises(
-        flfast.ConfigError, match=r"first\.weight has a gradient hook, which copies"
-    ):
-        flfast.run(*SMALL, model=lambda: fresh(name), data=numbers, folder=tmp_path / "run")
+@pytest.mark.parametrize(
+    "made", [fresh, lambda name: lambda: fresh(name)], ids=["module", "class"]
+)
+def test_parameters_that_cannot_be_trained_as_they_are_are_refused(name, made, tmp_path, numbers):
+    with pytest.raises(flfast.ConfigError, match=REFUSED[name]):
+        flfast.run(*SMALL, model=made(name), data=numbers, folder=tmp_path / "run")
 
 
 def holding(kind):

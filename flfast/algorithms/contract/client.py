@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
-from flfast.state.tree import Tree, difference
+from flfast.state.tree import Tree, sub
 
 Fact = Literal["examples", "labels", "round", "public"]
 
@@ -86,8 +86,9 @@ def _change(end: Tree, start: Tree) -> Tree:
         if isinstance(leaf, dict):
             result[name] = _change(leaf, start[name])
         else:
-            change = difference(leaf, start[name])
-            same = leaf.dtype in {change.dtype, torch.bool}
+            is_bool = leaf.dtype == torch.bool
+            change = sub({name: leaf}, start)[name] if is_bool else leaf - start[name]
+            same = is_bool or change.dtype == leaf.dtype
             result[name] = change if same else change.to(leaf.dtype)
     return result
 

@@ -88,8 +88,6 @@ def _training_obstacles(
 def _model_obstacles(module: LocalModule) -> Iterator[str]:
     if module.unrepeatable is not None:
         yield module.unrepeatable
-    if any(p.is_complex() for p in module.model.parameters()):
-        yield "programs have no complex weights"
     if recomputes(module.model):
         yield "recompute computes layers again, which programs do not"
     if has_rounded(module.model):
