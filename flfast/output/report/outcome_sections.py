@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 _FIRST_TESTS = 12
 _CONFUSION = "evaluation/confusion.csv"
 _MOST_CLASSES = 100
+_OF_MASKS = ("example", "client_id", "dice")
+
+T = TypeVar("T")
 
 
 def tests(content: Content) -> Section | None:
@@ -91,8 +95,7 @@ def curves(content: Content) -> Section | None:
 def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
-    for name, run in _having(content, _CONFUSION):
-        rows = _class_rows(run)
+    for name, run, rows in _having(content, _CONFUSION, "classes are", _class_rows):
         if rows:
             whose = "" if content.single else f" of {name}, seed {run.seed}"
             hidden = "" if len(rows) <= _MOST_CLASSES else f" (the first {_MOST_CLASSES})"
@@ -120,12 +123,7 @@ def _charted(
 ) -> Section | None:
     """Charts of `evaluation/NAME.csv` of the first run of each setting that has it."""
     found = []
-    for whose, run in _having(content, file := f"evaluation/{name}.csv"):
-        try:
-            charts = charts_of(run.folder / file)
-        except (OSError, ValueError) as error:
-            log.warning("%s is not shown: %s", name, first_line(error))
-            continue
+    for whose, _, charts in _having(content, f"evaluation/{name}.csv", f"{name} is", charts_of):
         end = "" if content.single else f", {whose}"
         found += [line_chart(c._replace(title=f"{c.title}{end}")) for c in charts]
     return Section(name.title(), intro, [chart for chart in found if chart]) if found else None
@@ -134,25 +132,24 @@ def _charted(
 def segmentation(content: Content) -> Section | None:
     """Test images with masks of the first such run of each setting; None if there is none."""
     found = []
-    for name, run in _having(content, "masks.png"):
+    for name, run, (picture, rows) in _having(content, "masks.png", "masks are", _masks):
         title = f"Test images{'' if content.single else f', {name}, seed {run.seed}'}"
-        try:
-            found.append(_pictures(title, run.folder))
-        except (OSError, ValueError) as error:
-            log.warning("masks are not shown: %s", first_line(error))
+        found.append(_picture(title, picture, rows))
     intro = "Test images, their masks, and what the server's model predicts, a colour a class."
     return Section("Segmentation", intro, found) if found else None
 
 
-def _pictures(title: str, folder: Path) -> Chart:
-    picture, path = read_file(folder / "masks.png"), folder / "masks.csv"
+def _masks(path: Path) -> tuple[bytes, list[list[str]]]:
+    """A PNG file, and the rows of the table of its images."""
+    picture, table = read_file(path), path.with_suffix(".csv")
     if picture[:8] != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"{folder / 'masks.png'} is no PNG file")
+        raise ValueError(f"{path} is no PNG file")
+    rows = parse_table(read_file(table), table, *_OF_MASKS)
+    return picture, [[row[name] for name in _OF_MASKS] for row in rows]
+
+
+def _picture(title: str, picture: bytes, rows: list[list[str]]) -> Chart:
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
-    columns = ("example", "client_id", "dice")
-    rows = [
-        [row[name] for name in columns] for row in parse_table(read_file(path), path, *columns)
-    ]
     image = element(
         "image",
         href=f"data:image/png;base64,{base64.b64encode(picture).decode()}",
@@ -161,26 +158,30 @@ def _pictures(title: str, folder: Path) -> Chart:
     )
     box = f"0 0 {width} {height}"
     svg = element("svg", image, viewBox=box, width="100%", role="img", aria_label=title)
-    return Chart(title, svg, [], DataTable(title, columns, rows))
+    return Chart(title, svg, [], DataTable(title, _OF_MASKS, rows))
 
 
-def _having(content: Content, file: str) -> Iterator[tuple[str, RunRecord]]:
-    """(name of the setting, its first finished run that has the file)."""
+def _having(
+    content: Content, file: str, what: str, read: Callable[[Path], T]
+) -> Iterator[tuple[str, RunRecord, T]]:
+    """(name of a setting, its first finished run that has the file, what `read` finds there).
+
+    A damaged file is left out. A warning then says that `what`, such as `masks are`, not shown.
+    """
     for name, setting in content.named:
-        yield from [(name, r) for r in setting.finished if (r.folder / file).exists()][:1]
+        for run in [r for r in setting.finished if (r.folder / file).exists()][:1]:
+            try:
+                found = read(run.folder / file)
+            except (OSError, ValueError) as error:
+                log.warning("%s not shown: %s", what, first_line(error))
+                continue
+            yield name, run, found
 
 
-def _class_rows(run: RunRecord) -> list[list[str]]:
-    """A row for each class with examples; empty, with a warning, if the file is damaged."""
-    path = run.folder / _CONFUSION
-    try:
-        found = [
-            _class_row(row, path) for row in parse_table(read_file(path), path, "set", "target")
-        ]
-    except (OSError, ValueError) as error:
-        log.warning("classes are not shown: %s", first_line(error))
-        return []
-    return [row for row in found if row]
+def _class_rows(path: Path) -> list[list[str]]:
+    """A row for each class with examples."""
+    rows = parse_table(read_file(path), path, "set", "target")
+    return [found for row in rows if (found := _class_row(row, path))]
 
 
 def _class_row(row: dict[str, str], path: Path) -> list[str]:
