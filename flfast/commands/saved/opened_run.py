@@ -29,7 +29,7 @@ from flfast.setup.resume import first_state
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-from flfast.state.weights import by_name, load_weights, model_weights, read_state_dict
+from flfast.state.weights import load_weights, model_weights, read_state_dict
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def _read_personal(path: Path, algorithm: Algorithm, initial: Tree) -> Tree:
     if algorithm.predict is None:
         return _read(path, "run", initial)
     found = read_state_dict(str(path), key="run")
-    buffers = {name for name in by_name(initial) if name in initial["buffers"]}
+    buffers = initial["buffers"].keys()
     return {
         "params": {name: leaf for name, leaf in found.items() if name not in buffers},
         "buffers": {name: leaf for name, leaf in found.items() if name in buffers},
