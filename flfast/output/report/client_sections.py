@@ -141,25 +141,18 @@ def partitions(content: Content) -> Section | None:
     shown = [chart for chart in charts if chart]
     if not shown:
         return None
+    numbers = ["clients", "classes", "examples"]
+    sizes = {"smallest": "min", "median": "median", "largest": "max"}
     rows = [
         [
             _source(run),
-            *(count(found[key]) for key in ("num_clients", "num_classes", "num_examples")),
-            *(count(found["client_size"][key]) for key in ("min", "median", "max")),
+            *(count(found[f"num_{name}"]) for name in numbers),
+            *(count(found["client_size"][key]) for key in sizes.values()),
             count(found["num_central_test"]),
         ]
         for run, found in chosen
     ]
-    headings = [
-        "run",
-        "clients",
-        "classes",
-        "examples",
-        "smallest",
-        "median",
-        "largest",
-        "central test",
-    ]
+    headings = ["run", *numbers, *sizes, "central test"]
     more = len(different) - len(chosen)
     intro = f"{more} more partitions are not shown." if more else ""
     return Section("Partition", intro, shown, [DataTable("Sizes", headings, rows)])
