@@ -91,24 +91,14 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     _warn_of_other_data(saved, data)
     phases = use_metrics(saved.phases, module)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
-    site = Site(
-        module,
-        data,
-        Trainers(module, make_trainer),
-        ClientStates(),
-        ALONE,
-        adapted=components.adapted,
-    )
+    trainers = Trainers(module, make_trainer)
+    site = Site(module, data, trainers, ClientStates(), ALONE, adapted=components.adapted)
     load: Callable[..., _Loaded] = _load_files if saved.checkpoint is None else _load_checkpoint
     algorithm_of, server, rows, origin = load(saved, site, components, personal=own)
 
     def engine_of(_: str, one: Components) -> Engine:
-        plain = replace(
-            site,
-            module=one.module,
-            trainers=Trainers(one.module, make_trainer),
-            adapted=one.adapted,
-        )
+        trainers = Trainers(one.module, make_trainer)
+        plain = replace(site, module=one.module, trainers=trainers, adapted=one.adapted)
         predicting = plain.of(algorithm_of(one.module.algorithm), states=site.states)
         return build_engine(phases[0].config, predicting, {}, DIRECT)
 
