@@ -86,11 +86,8 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
 
 def metrics_of(sets: Sequence[EvaluatedSet]) -> dict[str, float]:
     """Metrics by column, as in `metrics.csv`."""
-    return {
-        column: value
-        for part in sets
-        for column, value in evaluation_columns(part.name, part.metrics).items()
-    }
+    rows = (evaluation_columns(part.name, part.metrics) for part in sets)
+    return {column: value for row in rows for column, value in row.items()}
 
 
 def write_all(

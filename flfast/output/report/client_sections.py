@@ -90,14 +90,11 @@ def _worst(
     measured = [row for row in rows if math.isfinite(number(row, own))]
     sign = -1 if falls(own) else 1
     measured.sort(key=lambda row: (sign * number(row, own), number(row, "client_id")))
-    cells = [
-        [
-            _called(sizes.get(int(number(row, "client_id")), row)),
-            value(own, number(row, own)),
-            *_data(sizes.get(int(number(row, "client_id")), {}), labels),
-        ]
-        for row in measured[: min(_WORST, max(3, len(measured) // 3))]
-    ]
+    cells = []
+    for row in measured[: min(_WORST, max(3, len(measured) // 3))]:
+        client = sizes.get(int(number(row, "client_id")), {})
+        shown = value(own, number(row, own))
+        cells.append([_called(client or row), shown, *_data(client, labels)])
     whose = "" if alone else f" of {name}, seed {run.seed}"
     headings = ["client", own, "training examples", "test examples", "most frequent labels"]
     worst = f"{'highest' if falls(own) else 'lowest'} {_metric(own)}"

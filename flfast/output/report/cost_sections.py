@@ -73,14 +73,9 @@ def phases(content: Content) -> Section | None:
         ways = [_mean(setting.finished, f"comm/{way}_bytes") for way in ("up", "down")]
         bars[name] = [mean.mean for mean in means]
         rounds = _over([len(run.history) - 1 for run in setting.finished])
-        rows.append(
-            [
-                name,
-                interval("rounds", rounds),
-                *(interval("seconds", mean) for mean in means),
-                *(interval("bytes", way) for way in ways),
-            ]
-        )
+        cells = [name, interval("rounds", rounds)]
+        cells += [interval("seconds", mean) for mean in means]
+        rows.append([*cells, *(interval("bytes", way) for way in ways)])
     if not bars:
         return None
     chart = bar_chart(

@@ -18,7 +18,7 @@ from flfast.output.results.formats import count, difference, p_value, value
 from flfast.output.results.history import series
 from flfast.output.results.lines import LineChart, run_charts
 from flfast.output.results.runs import RunRecord
-from flfast.output.results.statistics import FEWEST_SEEDS
+from flfast.output.results.statistics import FEWEST_SEEDS, Comparison
 from flfast.output.results.survival_curves import curve_charts
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line
@@ -40,17 +40,11 @@ def tests(content: Content) -> Section | None:
     if content.criterion is None or len(content.ranking) < 2:
         return None
     column = content.criterion.name
-    rows = [
-        [
-            f"{c.first} and {c.second}",
-            difference(column, c.difference),
-            str(c.difference.num),
-            p_value(c.p),
-            p_value(c.adjusted),
-            _verdict(c.difference.num, c.adjusted, certain=c.certain),
-        ]
-        for c in content.comparisons
-    ]
+    rows = []
+    for found in content.comparisons:
+        cells = [f"{found.first} and {found.second}", difference(column, found.difference)]
+        cells += [str(found.difference.num), p_value(found.p), p_value(found.adjusted)]
+        rows.append([*cells, _verdict(found)])
     headings = ["settings", "first minus second", "common seeds", "p", "p (Holm)", "verdict"]
     tables = [DataTable(f"Differences of {column}", headings, rows[:_FIRST_TESTS])]
     if len(rows) > _FIRST_TESTS:
@@ -63,12 +57,12 @@ def tests(content: Content) -> Section | None:
     return Section("Tests", intro, tables=tables)
 
 
-def _verdict(num: int, adjusted: float, *, certain: bool) -> str:
-    if num < FEWEST_SEEDS:
+def _verdict(found: Comparison) -> str:
+    if found.difference.num < FEWEST_SEEDS:
         return "too few seeds"
-    if math.isnan(adjusted):
+    if math.isnan(found.adjusted):
         return "all differences equal"
-    return "certain" if certain else "not certain"
+    return "certain" if found.certain else "not certain"
 
 
 def curves(content: Content) -> Section | None:
@@ -150,12 +144,8 @@ def _masks(path: Path) -> tuple[bytes, list[list[str]]]:
 
 def _picture(title: str, picture: bytes, rows: list[list[str]]) -> Chart:
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
-    image = element(
-        "image",
-        href=f"data:image/png;base64,{base64.b64encode(picture).decode()}",
-        width=width,
-        height=height,
-    )
+    href = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    image = element("image", href=href, width=width, height=height)
     box = f"0 0 {width} {height}"
     svg = element("svg", image, viewBox=box, width="100%", role="img", aria_label=title)
     return Chart(title, svg, [], DataTable(title, _OF_MASKS, rows))
