@@ -94,8 +94,7 @@ def annotate(axes: Axes, counts: np.ndarray, *, dark: np.ndarray, size: int) -> 
     for (row, column), count in np.ndenumerate(counts):
         if count:
             color = "white" if dark[row, column] else INK
-            middle = {"ha": "center", "va": "center"}
-            axes.text(column, row, f"{count}", color=color, fontsize=size, **middle)
+            axes.text(column, row, f"{count}", ha="center", va="center", color=color, size=size)
 
 
 def sampled(num: int, most: int, title: str) -> tuple[np.ndarray, str]:

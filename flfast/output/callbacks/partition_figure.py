@@ -82,14 +82,8 @@ def _size_bars(axes: Axes, sizes: dict[str, np.ndarray]) -> None:
     left = np.zeros(len(next(iter(sizes.values()))), dtype=np.int64)
     for name, size in sizes.items():
         if size.any():
-            axes.barh(
-                np.arange(len(size)),
-                size,
-                left=left,
-                height=0.8,
-                color=_SPLIT_COLOURS[name],
-                label=name,
-            )
+            places, colour = np.arange(len(size)), _SPLIT_COLOURS[name]
+            axes.barh(places, size, left=left, height=0.8, color=colour, label=name)
         left = left + size
     axes.set_title("Size")
     axes.set_xlabel("examples")
