@@ -15,8 +15,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flfast.commands.conformance.run_measures import crossing, tail
-from flfast.output.results.history import Row
+from flfast.commands.conformance.run_measures import crossing
+from flfast.output.results.history import Row, series
 from flfast.output.results.runs import RunRecord, read_jobs
 from flfast.output.results.settings import group_runs
 from flfast.output.results.statistics import mean_interval
@@ -30,12 +30,12 @@ Measure = Callable[[Sequence[Row]], float]
 
 def at_the_end(column: str) -> Measure:
     """Mean of a column over the last rounds."""
-    return lambda history: statistics.fmean(tail(history, column, TAIL))
+    return lambda history: statistics.fmean(series(history, column)[1][-TAIL:])
 
 
 def unsteadiness(history: Sequence[Row]) -> float:
     """Standard deviation of the test loss over the last rounds."""
-    return statistics.pstdev(tail(history, LOSS, TAIL))
+    return statistics.pstdev(series(history, LOSS)[1][-TAIL:])
 
 
 def rounds_to(target: float) -> Measure:

@@ -67,13 +67,8 @@ def intercept(
         work_fraction=1.0,
     )
     channel = replace(engine.channel, attack=NO_ATTACK, attackers=frozenset(), faults=NO_FAULTS)
-    downloads = Downloads(
-        algorithm,
-        federation.server,
-        site.records,
-        [client_id],
-        encode=channel.encode_broadcast(plan.round_idx),
-    )
+    encode = channel.encode_broadcast(plan.round_idx)
+    downloads = Downloads(algorithm, federation.server, site.records, [client_id], encode=encode)
     results: list[LocalResult] = []
     EagerTraining(site).train([client_id], downloads, plan, results.append)
     sender = Sender(client_id, plan.round_idx)

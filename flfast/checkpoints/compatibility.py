@@ -44,14 +44,10 @@ def _fixed_phases(phases: list[tuple[int, list[str]]]) -> Iterator[Config]:
     """Phases without operational overrides; a phase equal to the previous one is skipped."""
     previous: list[str] = []
     for start, overrides in phases:
-        fixed = [override for override in overrides if not _is_operational(override)]
+        fixed = [o for o in overrides if influence(o.partition("=")[0].strip("+~ ")) == "results"]
         if start > 0 and fixed != previous:
             yield {"from": start, "overrides": fixed}
             previous = fixed
-
-
-def _is_operational(override: str) -> bool:
-    return influence(override.partition("=")[0].strip("+~ ")) != "results"
 
 
 def digest(config: Config) -> str:

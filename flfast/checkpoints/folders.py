@@ -16,6 +16,7 @@ of them are on the disk.
 
 import json
 from collections.abc import Container
+from contextlib import suppress
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -213,18 +214,13 @@ def find_checkpoints(resume: str, run_dir: Path) -> list[Checkpoint]:
 
 
 def _readable(run_dir: Path) -> list[Checkpoint]:
-    paths = checkpoint_folders(run_dir)
-    found = [checkpoint for path in paths if (checkpoint := _read_or_none(path))]
+    paths, found = checkpoint_folders(run_dir), list[Checkpoint]()
+    for path in paths:
+        with suppress(BrokenCheckpointError):
+            found.append(read_checkpoint(path))
     if paths and not found:
         raise ValueError(
             f"resume=auto: no checkpoint in {checkpoints_dir(run_dir)} can be read; set another "
             f"hydra.run.dir to start a new run"
         )
     return found
-
-
-def _read_or_none(path: Path) -> Checkpoint | None:
-    try:
-        return read_checkpoint(path)
-    except BrokenCheckpointError:
-        return None

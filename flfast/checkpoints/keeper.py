@@ -212,21 +212,16 @@ class CheckpointKeeper:
             }
         tables = [self._run_dir / name for name in CALLBACK_TABLES]
         own = deepcopy(federation.engine.decided), [*contents, *(path.name for path in links)]
-        decided, names = zip(*gather(self._world, own), strict=True)
+        decided, parts = zip(*gather(self._world, own), strict=True)
         facts = {"round": round_idx, "world_size": size, "loggers": ids, "decided": [*decided]}
         facts["tables"] = {path.name: path.stat().st_size for path in tables if path.exists()}
-        self._pending = _PendingCheckpoint(
-            round_idx,
-            facts,
-            best_round(federation.history, self._policy.keep_best),
-            [name for part in names for name in part],
-            links,
-            Event(),
-            Event(),
-        )
-        self._written = self._thread.submit(self._write, self._pending, contents)
+        best = best_round(federation.history, self._policy.keep_best)
+        names = [name for part in parts for name in part]
+        pending = _PendingCheckpoint(round_idx, facts, best, names, links, Event(), Event())
+        self._pending = pending
+        self._written = self._thread.submit(self._write, pending, contents)
         if is_whole and (self._states.in_files or self._records.in_files):  # they were not copied
-            self._pending.states_buffered.wait()
+            pending.states_buffered.wait()
         self._cost_s, self._last_start = time.perf_counter() - start, time.perf_counter()
 
     def _add_states(

@@ -15,15 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.checkpoints.contents import (
-    check_dropped,
-    check_history,
-    check_memory,
-    check_pace,
-    check_server,
-    check_states,
-    first_states,
-)
+from flfast.checkpoints import contents
 from flfast.checkpoints.files import read_tensors
 from flfast.checkpoints.folders import (
     RECORDS,
@@ -142,9 +134,9 @@ def _load_on_all_ranks(
 ) -> tuple[Restored, _States, _States]:
     """Server state, own client states, and records; all ranks fail together; collective."""
     candidates = frozenset(site.data.candidates.tolist())
-    state, record = first_states(site.algorithm, initial)
+    state, record = contents.first_states(site.algorithm, initial)
     expected = first_state or (lambda _: state)
-    check = partial(check_states, expected=expected, candidates=candidates)
+    check = partial(contents.check_states, expected=expected, candidates=candidates)
     failure: tuple[str, bool] | None = None
     try:
         loaded = load_server(checkpoint, site.algorithm, initial)
@@ -174,10 +166,10 @@ def load_server(checkpoint: Checkpoint, algorithm: Algorithm, initial: Tree) -> 
     path = checkpoint.path / SERVER
     saved = read_tensors(path, written=_written(checkpoint, SERVER))
     with _add_path_to_errors(path):
-        check_server(saved.get("server"), algorithm, initial)
-        check_history(saved.get("history"), last=checkpoint.round_idx)
-        check_pace(saved.get("pace"), algorithm, initial, last=checkpoint.round_idx)
-        check_memory(saved.get("channel"))
+        contents.check_server(saved.get("server"), algorithm, initial)
+        contents.check_history(saved.get("history"), last=checkpoint.round_idx)
+        contents.check_pace(saved.get("pace"), algorithm, initial, last=checkpoint.round_idx)
+        contents.check_memory(saved.get("channel"))
     kept = (saved[name] for name in ("server", "history", "pace", "channel"))
     return Restored(checkpoint, *kept)
 
@@ -223,7 +215,7 @@ def _load_states(checkpoint: Checkpoint, name: str, check: Callable[[Any], None]
         with _add_path_to_errors(path):
             check(saved.get("stacks"))
             if found:
-                check_dropped(saved.get("dropped"))
+                contents.check_dropped(saved.get("dropped"))
         found.append(saved)
     return found
 

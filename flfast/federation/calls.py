@@ -133,13 +133,9 @@ def message_bytes(
     needs several clients for a call counts up to that call.
     """
     algorithm = engine.site.algorithm
-    calls = Calls(
-        engine.forgetful(),
-        Cohort(np.array([client_id]), NOBODY),
-        plan._replace(local_steps=1, local_epochs=None),
-        orders={},
-        on_client=_ignored,
-    )
+    cohort = Cohort(np.array([client_id]), NOBODY)
+    plan = plan._replace(local_steps=1, local_epochs=None)
+    calls = Calls(engine.forgetful(), cohort, plan, orders={}, on_client=_ignored)
     with suppress(NoUploadsError, DivergedError):  # messages of that call are counted, too
         algorithm.one_round(algorithm.server_state(initial), calls)
     return calls.down_bytes, calls.up_bytes

@@ -18,6 +18,7 @@ from flfast.engines.engine import Engine
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.engines.reports import ClientReport, Trained
+from flfast.federation import table_rows
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
@@ -28,17 +29,7 @@ from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
 from flfast.federation.selections import reported_utility
 from flfast.federation.stops.stop import Stop, never
-from flfast.federation.table_rows import (
-    Columns,
-    channel_columns,
-    client_columns,
-    client_rows,
-    evaluation_columns,
-    idle_rows,
-    member_columns,
-    plan_columns,
-    training_columns,
-)
+from flfast.federation.table_rows import Columns
 from flfast.federation.timing import Timing
 from flfast.federation.topologies.topology import Topology
 from flfast.federation.works.work import Work, full
@@ -234,24 +225,24 @@ class Federation:
         calls = Calls(self.engine, cohort, plan, orders=turn.orders, on_client=on_client)
         trained = self._server_step(calls, plan, cohort)
         down, up = self._recalibrate(trained, plan)
-        idle = idle_rows(trained, cohort, calls.answers)
+        idle = table_rows.idle_rows(trained, cohort, calls.answers)
         seconds = time.perf_counter() - start
         row = {
             "round": round_idx,
-            **training_columns(trained, cohort, idle, seconds=seconds),
+            **table_rows.training_columns(trained, cohort, idle, seconds=seconds),
             **turn.columns,
             "comm/up_bytes": up + calls.up_bytes,
             "comm/down_bytes": down + calls.down_bytes,
-            **plan_columns(plan),
-            **channel_columns(self.engine.channel, round_idx),
-            **member_columns(calls.reports, self.data.kinds),
+            **table_rows.plan_columns(plan),
+            **table_rows.channel_columns(self.engine.channel, round_idx),
+            **table_rows.member_columns(calls.reports, self.data.kinds),
         }
         if self.data.pooled:  # the centralised baseline communicates nothing
             row |= {"comm/up_bytes": 0, "comm/down_bytes": 0}
         self._call_hooks("on_round_trained", row)
         due = round_idx % self.eval_every == 0 or round_idx == self.rounds
         # The pooled client of the centralised baseline is not a client of the population.
-        clients = {} if self.data.pooled else client_rows(trained, cohort) | idle
+        clients = {} if self.data.pooled else table_rows.client_rows(trained, cohort) | idle
         self._finish_round(row, clients, evaluate=plan if due else None)
 
     def _server_step(self, calls: Calls, plan: RoundPlan, cohort: Cohort) -> Trained:
@@ -309,8 +300,8 @@ class Federation:
             results = self.engine.evaluate(self.server, evaluate, fraction=self.eval_examples)
             self._single_class = [name for name in results if results[name].single_class]
         for name, metrics in results.items():
-            row.update(evaluation_columns(name, metrics, self.data.kinds))
-            for client_id, numbers in client_columns(name, metrics):
+            row.update(table_rows.evaluation_columns(name, metrics, self.data.kinds))
+            for client_id, numbers in table_rows.client_columns(name, metrics):
                 clients.setdefault(client_id, {}).update(numbers)
         if evaluate:
             row["time/eval_s"] = time.perf_counter() - start

@@ -74,10 +74,9 @@ def training_columns(
 
 def plan_columns(plan: RoundPlan) -> Columns:
     """Columns of the round's plan."""
+    by = f"/{plan.shard}" if plan.strategy == "ddp" else ""
     return {
-        "plan/strategy": f"{plan.strategy}/{plan.shard}"
-        if plan.strategy == "ddp"
-        else plan.strategy,
+        "plan/strategy": f"{plan.strategy}{by}",
         "plan/devices": plan.devices,
         "plan/precision": plan.precision,
         "plan/batch_size": plan.batching.batch_size,

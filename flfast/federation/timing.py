@@ -94,16 +94,10 @@ class Timing:
         devices, seed = self.devices(clients), self._data.seed
         around = devices.fixed + self._transfer_seconds(devices, clients)
         training = self._training_seconds(devices, clients, plan, np.ones(len(clients)))
-        known = {
-            "clients": clients,
-            "round_idx": plan.round_idx,
-            "seed": seed,
-            "training": training,
-            "around": around,
-        }
-        work_fractions = self._work(
-            **{n: known[n] for n in known.keys() & self._work_reads.keys()}
-        )
+        known = {"clients": clients, "round_idx": plan.round_idx, "seed": seed}
+        known |= {"training": training, "around": around}
+        read = known.keys() & self._work_reads.keys()
+        work_fractions = self._work(**{name: known[name] for name in read})
         if (work_fractions < 1).any():
             training = self._training_seconds(devices, clients, plan, work_fractions)
         seconds = around + training
@@ -134,19 +128,11 @@ class Timing:
         if not devices.per_example.any():
             return np.zeros(len(clients))
         train = self._data.train_clients
-        examples = np.array(
-            [
-                num_trained_examples(
-                    len(train.indices_of(client_id)),
-                    plan._replace(work_fraction=work_fraction),
-                    self._algorithm,
-                )
-                for client_id, work_fraction in zip(
-                    clients.tolist(), work_fractions.tolist(), strict=True
-                )
-            ],
-            dtype=np.float64,
-        )
+        sizes = [len(train.indices_of(client_id)) for client_id in clients.tolist()]
+        plans = [plan._replace(work_fraction=fraction) for fraction in work_fractions.tolist()]
+        pairs = zip(sizes, plans, strict=True)
+        found = [num_trained_examples(size, own, self._algorithm) for size, own in pairs]
+        examples = np.array(found, dtype=np.float64)
         return devices.per_example * examples * self._costs[self._models(clients)]
 
 

@@ -59,9 +59,8 @@ class MuonAdamW(Optimizer):
             options = {"momentum": momentum, "adjust_lr_fn": "match_rms_adamw"}
             self._optimizers += [muon(matrices, lr, weight_decay, **options)]
         if others:
-            self._optimizers += [
-                AdamW(others, lr, (betas[0], betas[1]), weight_decay=weight_decay)
-            ]
+            pair = betas[0], betas[1]
+            self._optimizers += [AdamW(others, lr, pair, weight_decay=weight_decay)]
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take a step of both; they share this optimizer's state and learning rate."""

@@ -5,7 +5,6 @@ import math
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,7 @@ def write_html(judged: Sequence[Judgement], failed: Sequence[str], folder: Path)
         title="Conformance",
         verdict=Verdict(f"{counted(judged)}.", certainty, ""),
         sections=[_overview(judged), *(_section(each) for each in judged)],
-        facts={"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}", **versions()},
+        facts=versions(),
     )
     save_page(page, folder / PAGE)
 

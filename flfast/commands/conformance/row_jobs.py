@@ -7,18 +7,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from hydra import version
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.commands.conformance.row_files import ConformanceRow, RowExamples
-from flfast.commands.sweeps.job_folders import JobConfig, JobFolders
+from flfast.commands.sweeps.job_folders import JobConfig, JobFolders, failure_of
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.packed import run_batch
 from flfast.config.composition import VERSION_BASE, compose, sources_of, without_hydra
@@ -80,9 +79,9 @@ def run_rows(
         callbacks.callbacks = [RunFolder(), RowProgress(len(jobs)), JobFolders()]
         loader = ConfigLoaderImpl(sources_of(jobs[0].config))
         results = run_batch(HydraContext(loader, callbacks), task, jobs, workers=workers)
-    pairs = zip(jobs, results, strict=True)
+    pairs = zip(jobs, map(failure_of, results), strict=True)
     # The folder of a run that was refused may hold an earlier one.
-    return {job.folder: error for job, result in pairs if (error := _error(result))}
+    return {job.folder: one_line(error) for job, error in pairs if error is not None}
 
 
 def _runs(row: ConformanceRow, folder: Path) -> list[tuple[list[str], Path]]:
@@ -134,12 +133,6 @@ def _job(num: int, words: list[str], folder: Path) -> JobConfig | None:
     return JobConfig(num, composed, folder)
 
 
-def _error(result: JobReturn) -> str:
-    """Message of the error that ended a job; empty if none did."""
-    error: Any = result._return_value  # noqa: SLF001 - return_value raises it
-    return one_line(error) if result.status == JobStatus.FAILED else ""
-
-
 class RowProgress(SweepProgress):
     """A line for every run that ends, and how much is left."""
 
@@ -152,8 +145,8 @@ class RowProgress(SweepProgress):
         left = self._total - self._done
         seconds = left * (time.monotonic() - self._began) / self._done
         folder = Path(config.hydra.runtime.output_dir)
-        error = _error(job_return)
-        end = f"failed: {error}" if error else "done"
+        error = failure_of(job_return)
+        end = "done" if error is None else f"failed: {one_line(error)}"
         rest = f", {left} of {self._total} runs left, about {readable(seconds)}" if left else ""
         sys.stdout.write(f"{folder.parent.name}/{folder.name} {end}{rest}\n")
         sys.stdout.flush()

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from flfast.output.results.history import Row, best_row, last_value, number, series
+from flfast.output.results.history import Row, best_row, number, series
 
 MeasureName = Literal["last", "best", "mean", "deviation", "change", "decay", "rounds"]
 """What is read of a column.
@@ -39,11 +39,6 @@ def crossing(history: Sequence[Row], column: str, target: float) -> float:
     return math.nan
 
 
-def tail(history: Sequence[Row], column: str, window: int) -> list[float]:
-    """The last `window` finite values of a column."""
-    return series(history, column)[1][-window:]
-
-
 def measured(
     history: Sequence[Row], column: str, measure: MeasureName, *, window: int, target: float
 ) -> float:
@@ -57,10 +52,10 @@ def measured(
     if not values:
         return math.nan
     found: dict[MeasureName, Callable[[], float]] = {
-        "last": lambda: last_value(history, column),
+        "last": lambda: values[-1],
         "best": lambda: number(best_row(history, column) or {}, column),
-        "mean": lambda: statistics.fmean(tail(history, column, window)),
-        "deviation": lambda: statistics.pstdev(tail(history, column, window)),
+        "mean": lambda: statistics.fmean(values[-window:]),
+        "deviation": lambda: statistics.pstdev(values[-window:]),
         "change": lambda: values[-1] - values[0],
         "decay": lambda: values[-1] / values[0] if values[0] else math.nan,
         "rounds": lambda: _finite(crossing(history, column, target)),

@@ -38,17 +38,13 @@ def versions() -> str:
 def processors() -> str:
     """Processor, memory, GPUs and driver."""
     memory = psutil.virtual_memory()
-    gpus = [torch.cuda.get_device_name(index) for index in range(_num_gpus())]
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     on = f"{', '.join(gpus)} (driver {_driver()}, CUDA {torch.version.cuda})" if gpus else "no GPU"
     return (
         f"{cpu_name()}, {num_cores()} cores, {memory.available / 1e9:.0f} of "
         f"{memory.total / 1e9:.0f} GB free, "
         f"{on}; OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     )
-
-
-def _num_gpus() -> int:
-    return torch.cuda.device_count()
 
 
 def _driver() -> str:
@@ -100,9 +96,14 @@ def executor() -> Result:
     )
 
 
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
 def writable(folder: Path) -> Result:
     """Check whether a run can write below a folder, which need not exist yet."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    place = existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as probe:
             probe.write(b"flfast")
@@ -119,7 +120,8 @@ def gloo() -> Result:
 
 def nccl() -> Result:
     """All-reduce over two GPUs, or over a single one."""
-    return _all_reduce("nccl", min(_num_gpus(), 2)) if _num_gpus() else (None, "no GPU")
+    gpus = torch.cuda.device_count()
+    return _all_reduce("nccl", min(gpus, 2)) if gpus else (None, "no GPU")
 
 
 def _all_reduce(backend: str, size: int) -> Result:

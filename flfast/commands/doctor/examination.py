@@ -15,6 +15,7 @@ from flfast.commands.doctor.checks import (
     bytecode,
     cuda_graph,
     executor,
+    existing,
     gloo,
     kernels,
     nccl,
@@ -44,7 +45,7 @@ def checks(folder: Path, train: Callable[[], None]) -> list[Check]:
 
     def default_run() -> tuple[bool, str]:
         works, _ = writable(folder)
-        return _default_run(train, folder if works else None)
+        return _default_run(train, existing(folder) if works else None)
 
     return [
         Check("versions", lambda: (None, versions())),
@@ -61,9 +62,8 @@ def checks(folder: Path, train: Callable[[], None]) -> list[Check]:
     ]
 
 
-def _default_run(train: Callable[[], None], folder: Path | None) -> tuple[bool, str]:
-    """Run the command with its defaults for a few rounds, in a temporary folder."""
-    parent = folder and next(p for p in (folder, *folder.absolute().parents) if p.exists())
+def _default_run(train: Callable[[], None], parent: Path | None) -> tuple[bool, str]:
+    """Run the command with its defaults for a few rounds, in a temporary folder of `parent`."""
     with tempfile.TemporaryDirectory(prefix="flfast-doctor-", dir=parent) as run_dir:
         quoted = run_dir.replace("\\", "\\\\").replace("'", "\\'")
         code, message = _run_command(train, f"rounds={_ROUNDS}", f"hydra.run.dir='{quoted}'")

@@ -1,7 +1,6 @@
 """What an evaluation draws: Kaplan-Meier curves, and forecasts of some clients."""
 
-import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from flfast.output.results.forecast_lines import (
 )
 from flfast.output.results.lines import LineChart
 from flfast.output.results.survival_curves import COLUMNS, GROUPS, curve_charts, curve_rows
+from flfast.output.results.table import write_csv
 
 _DPI = 150
 
@@ -33,7 +33,7 @@ def write_survival(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) ->
     ]
     if not rows:
         return
-    write_csv(folder / "survival.csv", list(COLUMNS), rows)
+    write_csv(folder / "survival.csv", COLUMNS, rows)
     colours = dict(zip(GROUPS, ("personal", "finetuned", "local"), strict=True))
     _draw(folder / "survival.png", curve_charts(folder / "survival.csv"), colours, title)
 
@@ -42,7 +42,7 @@ def write_forecasts(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -
     """Forecasts of the clients with the best, median and worst MASE in each set by client."""
     rows = [row for part in sets if part.by_client for row in _forecasts(part)]
     if rows:
-        write_csv(folder / "forecasts.csv", list(FORECAST_COLUMNS), rows)
+        write_csv(folder / "forecasts.csv", FORECAST_COLUMNS, rows)
         charts = forecast_charts(folder / "forecasts.csv")
         colours = dict(zip(FORECAST_LINES, ("train", "local"), strict=True))
         _draw(folder / "forecasts.png", charts, colours, title, columns=len(PLACES))
@@ -84,11 +84,3 @@ def _draw(
     with figure(path, size=size, dpi=_DPI, title=title) as picture:
         drawn = draw_charts(picture, charts, styles, columns=columns)
         picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=3)
-
-
-def write_csv(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write a table; an end of a line is one character."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.commands.saved.evaluated_sets import EvaluatedSet, evaluate
-from flfast.commands.saved.evaluation_charts import CHARTS, write_csv
+from flfast.commands.saved.evaluation_charts import CHARTS
 from flfast.commands.saved.opened_run import open_run, refused
 from flfast.config.saved_run import SavedRun
 from flfast.federation.table_rows import client_columns, evaluation_columns
-from flfast.output.callbacks.figures import INK, figure, tick_label
+from flfast.output.callbacks.figures import annotate, figure, tick_label
 from flfast.output.results.formats import value
+from flfast.output.results.table import write_csv
 from flfast.output.watch.view import empty_table, screen
 from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
@@ -85,11 +86,8 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
 
 def metrics_of(sets: Sequence[EvaluatedSet]) -> dict[str, float]:
     """Metrics by column, as in `metrics.csv`."""
-    return {
-        column: value
-        for part in sets
-        for column, value in evaluation_columns(part.name, part.metrics).items()
-    }
+    rows = (evaluation_columns(part.name, part.metrics) for part in sets)
+    return {column: value for row in rows for column, value in row.items()}
 
 
 def write_all(
@@ -168,7 +166,7 @@ def _write_predictions(folder: Path, sets: Sequence[EvaluatedSet], table: str) -
         map("{:.6g}".format, column.tolist()) if column.dtype.kind == "f" else column.tolist()
         for column in columns.values()
     ]
-    write_csv(folder / "predictions.csv", list(columns), zip(*cells, strict=True))
+    write_csv(folder / "predictions.csv", columns, zip(*cells, strict=True))
 
 
 def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
@@ -219,9 +217,5 @@ def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> N
                 axes.set_xticks(range(len(counts)), labels=shown, rotation=tilted)
                 axes.set_yticks(range(len(counts)), labels=shown)
             if len(counts) <= _MOST_LABELLED // 2:
-                for (row, column), count in np.ndenumerate(counts):
-                    color = "white" if shares[row, column] > 0.6 else INK
-                    place = {"ha": "center", "va": "center", "color": color, "fontsize": 8}
-                    if count:
-                        axes.text(column, row, f"{count}", **place)
+                annotate(axes, counts, dark=shares > 0.6, size=8)
         picture.colorbar(image, ax=all_axes, label="share of the class", pad=0.02, aspect=40)

@@ -29,7 +29,7 @@ from flfast.setup.resume import first_state
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-from flfast.state.weights import by_name, load_weights, model_weights, read_state_dict
+from flfast.state.weights import load_weights, model_weights, read_state_dict
 
 log = logging.getLogger(__name__)
 
@@ -91,24 +91,14 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     _warn_of_other_data(saved, data)
     phases = use_metrics(saved.phases, module)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
-    site = Site(
-        module,
-        data,
-        Trainers(module, make_trainer),
-        ClientStates(),
-        ALONE,
-        adapted=components.adapted,
-    )
+    trainers = Trainers(module, make_trainer)
+    site = Site(module, data, trainers, ClientStates(), ALONE, adapted=components.adapted)
     load: Callable[..., _Loaded] = _load_files if saved.checkpoint is None else _load_checkpoint
     algorithm_of, server, rows, origin = load(saved, site, components, personal=own)
 
     def engine_of(_: str, one: Components) -> Engine:
-        plain = replace(
-            site,
-            module=one.module,
-            trainers=Trainers(one.module, make_trainer),
-            adapted=one.adapted,
-        )
+        trainers = Trainers(one.module, make_trainer)
+        plain = replace(site, module=one.module, trainers=trainers, adapted=one.adapted)
         predicting = plain.of(algorithm_of(one.module.algorithm), states=site.states)
         return build_engine(phases[0].config, predicting, {}, DIRECT)
 
@@ -227,7 +217,7 @@ def _read_personal(path: Path, algorithm: Algorithm, initial: Tree) -> Tree:
     if algorithm.predict is None:
         return _read(path, "run", initial)
     found = read_state_dict(str(path), key="run")
-    buffers = {name for name in by_name(initial) if name in initial["buffers"]}
+    buffers = initial["buffers"].keys()
     return {
         "params": {name: leaf for name, leaf in found.items() if name not in buffers},
         "buffers": {name: leaf for name, leaf in found.items() if name in buffers},

@@ -45,9 +45,16 @@ class JobFolders(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Record why a job failed before its run was accepted; the run itself cannot."""
-        failed = config.hydra.mode == RunMode.MULTIRUN and job_return.status == JobStatus.FAILED
-        if failed and is_held(config.hydra.runtime.output_dir):  # a busy folder is another run's
-            record_failure(config, job_return._return_value)  # noqa: SLF001 - return_value raises
+        error = failure_of(job_return) if config.hydra.mode == RunMode.MULTIRUN else None
+        # A busy folder is another run's.
+        if error is not None and is_held(config.hydra.runtime.output_dir):
+            record_failure(config, error)
+
+
+def failure_of(result: JobReturn) -> BaseException | None:
+    """What ended a job; None if it went through."""
+    error: BaseException = result._return_value  # noqa: SLF001 - return_value raises it
+    return error if result.status == JobStatus.FAILED else None
 
 
 def going_on(config: DictConfig) -> str:

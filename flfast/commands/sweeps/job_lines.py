@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from flfast.commands.sweeps.job_folders import overrides_by_job, parsed_overrides
+from flfast.commands.sweeps.job_folders import failure_of, overrides_by_job, parsed_overrides
 from flfast.config.errors import ConfigError
 from flfast.output.results.formats import readable, value
 from flfast.output.results.history import last_value
@@ -37,16 +37,16 @@ class SweepProgress(Callback):
         if config.hydra.mode != RunMode.MULTIRUN:
             return
         self.show(config, job_return)
-        error = job_return._return_value  # noqa: SLF001 - return_value raises it
-        if job_return.status == JobStatus.FAILED and not isinstance(error, (ConfigError, OSError)):
+        error = failure_of(job_return)
+        if error is not None and not isinstance(error, (ConfigError, OSError)):
             log.error("traceback of job %s:", config.hydra.job.num, exc_info=error)
 
     def show(self, config: DictConfig, job_return: JobReturn) -> None:
         """Log the line of a job of the sweep."""
         folder = Path(config.hydra.runtime.output_dir)
         rest = self._rest(Path(config.hydra.sweep.dir))
-        if job_return.status == JobStatus.FAILED:
-            error = job_return._return_value  # noqa: SLF001 - return_value raises it
+        error = failure_of(job_return)
+        if error is not None:
             log.error("job %s failed: %s%s", config.hydra.job.num, one_line(error), rest)
         else:
             result = shown_result(folder, self._keys)

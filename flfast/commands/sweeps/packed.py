@@ -26,7 +26,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from flfast.checkpoints.signals import StopRequests
-from flfast.commands.sweeps.job_folders import JobConfig, compose_job, going_on, record_failure
+from flfast.commands.sweeps.job_folders import (
+    JobConfig,
+    compose_job,
+    failure_of,
+    going_on,
+    record_failure,
+)
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.live import JobTable
 from flfast.commands.sweeps.workers import Slot, slots
@@ -90,8 +96,9 @@ def pickled(result: JobReturn) -> bytes:
         pickle.loads(data)  # some exceptions cannot be made again
         return data
     except Exception:  # noqa: BLE001 - an object of the user's may raise any
-        if result.status == JobStatus.FAILED:
-            result.return_value = RuntimeError(one_line(result._return_value))  # noqa: SLF001
+        error = failure_of(result)
+        if error is not None:
+            result.return_value = RuntimeError(one_line(error))
         return pickle.dumps(result)
 
 

@@ -142,15 +142,10 @@ class Buffered:
     ) -> Turn:
         arrived = sorted(arrived, key=lambda flight: (flight.version, flight.client))
         staleness = [plan.round_idx - flight.version for flight in arrived]
-        orders = {
-            flight.client: Order(
-                self._versions[flight.version],
-                flight.work_fraction,
-                self._scale * self._discount(late),
-                self._mixes,
-            )
-            for flight, late in zip(arrived, staleness, strict=True)
-        }
+        orders: dict[int, Order] = {}
+        for flight, late in zip(arrived, staleness, strict=True):
+            version, scale = self._versions[flight.version], self._scale * self._discount(late)
+            orders[flight.client] = Order(version, flight.work_fraction, scale, self._mixes)
         gone = sorted({flight.client for flight in failed} - orders.keys())
         columns = {
             "clock/seconds": self._clock,
@@ -175,15 +170,13 @@ class Buffered:
             (trips.fails | silent).tolist(),
             strict=True,
         )
+        version, events = plan.round_idx, []
         for client, end, work_fraction, fails in rows:
             self._num_dispatched += 1
-            flight = Flight(
-                end, self._num_dispatched, client, plan.round_idx, work_fraction, fails
-            )
+            flight = Flight(end, self._num_dispatched, client, version, work_fraction, fails)
             heapq.heappush(self._flights, flight)
-        return [
-            Event(self._clock, "dispatch", client, plan.round_idx) for client in clients.tolist()
-        ]
+            events.append(Event(self._clock, "dispatch", client, version))
+        return events
 
     def state_dict(self) -> dict[str, Any]:
         """The clock, the busy clients, and the versions that they train from."""

@@ -32,15 +32,8 @@ class ClientsTable(Callback):
             self._table = RoundTable(federation.run_dir / self.file_name, CLIENT_COLUMNS)
         round_idx = int(row["round"])
         names = federation.data.client_names
-        rows = [
-            {
-                "round": round_idx,
-                "client_id": client_id,
-                **clients[client_id],
-                **({"client": names[client_id]} if names else {}),
-            }
-            for client_id in sorted(clients)
-        ]
+        named = {k: {"client": names[k]} if names else {} for k in sorted(clients)}
+        rows = [{"round": round_idx, "client_id": k, **clients[k], **named[k]} for k in named]
         if self._every_round:
             self._table.append(rows, round_idx=round_idx)
         elif any(column in client for client in rows for column in CLIENT_EVALUATION):

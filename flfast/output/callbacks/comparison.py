@@ -4,7 +4,6 @@ Torch-free.
 """
 
 import atexit
-import csv
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -34,6 +33,7 @@ from flfast.output.results.outcome import Outcome
 from flfast.output.results.runs import RunRecord, find_runs, read_jobs
 from flfast.output.results.settings import flat_settings
 from flfast.output.results.statistics import FEWEST_SEEDS
+from flfast.output.results.table import write_csv
 from flfast.output.watch.view import empty_table, screen
 from flfast.state.real_folder import real_folder
 
@@ -136,15 +136,14 @@ def _shown(table: DataTable) -> Table:
 def _write_csv(jobs: Sequence[RunRecord], content: Content, path: Path) -> None:
     keys, until = differing(content), spent(jobs, content)
     of_target = ["target", "rounds_to_target", "virtual_seconds_to_target"] if until else []
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        numbers = [*METRICS, "rounds", "seconds", *of_target]
-        writer.writerow(["job", "status", *keys, "optimized", *numbers])
-        for place, job in enumerate(jobs):
-            found = [*(last_value(job.history, metric) for metric in METRICS), *costs(job)]
-            if until and content.target is not None:
-                found += [content.target, until[place].rounds, until[place].virtual_seconds]
-            settings = flat_settings(job)
-            values = (settings.get(key, "") for key in keys)
-            cells = ("" if math.isnan(cell) else cell for cell in found)
-            writer.writerow([job.num, job.outcome, *values, job.optimized, *cells])
+    numbers = [*METRICS, "rounds", "seconds", *of_target]
+    rows = []
+    for place, job in enumerate(jobs):
+        found = [*(last_value(job.history, metric) for metric in METRICS), *costs(job)]
+        if until and content.target is not None:
+            found += [content.target, until[place].rounds, until[place].virtual_seconds]
+        settings = flat_settings(job)
+        values = (settings.get(key, "") for key in keys)
+        cells = ("" if math.isnan(cell) else cell for cell in found)
+        rows.append([job.num, job.outcome, *values, job.optimized, *cells])
+    write_csv(path, ["job", "status", *keys, "optimized", *numbers], rows)

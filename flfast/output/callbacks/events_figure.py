@@ -168,11 +168,9 @@ def _draw_bars(
             low, high = lines[bar.client] - _HEIGHT / 2, lines[bar.client] + _HEIGHT / 2
             left, right = bar.start / size, (end if bar.end is None else bar.end) / size
             corners.append([(left, low), (right, low), (right, high), (left, high)])
-        axes.add_collection(
-            PolyCollection(
-                corners, facecolor=colour, edgecolor="white", linewidth=0.5, label=label
-            )
-        )
+        shapes = PolyCollection(corners, facecolor=colour, edgecolor="white", label=label)
+        shapes.set_linewidth(0.5)
+        axes.add_collection(shapes)
 
 
 _OTHERS = {"no upload": "#CFCFCF", "still at work": "#EBEBEB"}

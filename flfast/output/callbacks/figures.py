@@ -86,6 +86,17 @@ def tick_label(name: str) -> str:
     return short.replace("$", r"\$")
 
 
+def annotate(axes: Axes, counts: np.ndarray, *, dark: np.ndarray, size: int) -> None:
+    """Write the counts [R, C] that are not 0 into the cells of a heat map, where `dark` in white.
+
+    `dark` is bool [R, C], and `size` that of the font.
+    """
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            color = "white" if dark[row, column] else INK
+            axes.text(column, row, f"{count}", ha="center", va="center", color=color, size=size)
+
+
 def sampled(num: int, most: int, title: str) -> tuple[np.ndarray, str]:
     """At most `most` of `num` clients, evenly, and the title, which tells if some are missing."""
     shown = np.linspace(0, num - 1, min(num, most)).round().astype(np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.figures import COLOURS, figure, tick_label
 from flfast.output.callbacks.text_samples import server_logits
+from flfast.output.results.table import write_csv
 from flfast.state.messages import naming
 from flfast.state.options import Count
 
@@ -63,9 +63,8 @@ class MaskSamples(Callback):
             for example, dice in zip(chosen.tolist(), found.tolist(), strict=True)
         ]
         png, table = (federation.run_dir / name for name in _FILES)
-        with naming(table), table.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([("example", "client_id", "dice"), *rows])
+        with naming(table):
+            write_csv(table, ("example", "client_id", "dice"), rows)
         titles = [
             f"{'test' if k == '' else f'client {k}'}\nDice {float(d):.2f}" for _, k, d in rows
         ]

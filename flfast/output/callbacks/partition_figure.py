@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flfast.output.callbacks.figures import COLOURS, INK, figure, tick_label
+from flfast.output.callbacks.figures import COLOURS, annotate, figure, tick_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def draw_partition(  # noqa: PLR0913 - one parameter a part of the picture
         heat, bars = picture.subplots(1, 2, sharey=True, width_ratios=(3, 1))
         image = _heat_map(heat, counts)
         if num_clients <= 20 and num_classes <= 15:
-            _annotate(heat, counts)
+            annotate(heat, counts, dark=counts > 0.3 * counts.max(), size=9)
         else:
             picture.colorbar(image, ax=heat, label="examples", pad=0.02, aspect=40)
         _size_bars(bars, sizes)
@@ -76,28 +76,14 @@ def _heat_map(axes: Axes, counts: np.ndarray) -> AxesImage:
     return image
 
 
-def _annotate(axes: Axes, counts: np.ndarray) -> None:
-    dark = counts > 0.3 * counts.max()
-    for (client, label), count in np.ndenumerate(counts):
-        if count:
-            color = "white" if dark[client, label] else INK
-            axes.text(label, client, f"{count}", ha="center", va="center", color=color, fontsize=9)
-
-
 def _size_bars(axes: Axes, sizes: dict[str, np.ndarray]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     left = np.zeros(len(next(iter(sizes.values()))), dtype=np.int64)
     for name, size in sizes.items():
         if size.any():
-            axes.barh(
-                np.arange(len(size)),
-                size,
-                left=left,
-                height=0.8,
-                color=_SPLIT_COLOURS[name],
-                label=name,
-            )
+            places, colour = np.arange(len(size)), _SPLIT_COLOURS[name]
+            axes.barh(places, size, left=left, height=0.8, color=colour, label=name)
         left = left + size
     axes.set_title("Size")
     axes.set_xlabel("examples")

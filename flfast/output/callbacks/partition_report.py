@@ -22,8 +22,7 @@ class PartitionReport(Callback):
 
     def __init__(self, *, max_clients: Count, dpi: Count) -> None:
         super().__init__()
-        self._max_clients = max_clients
-        self._dpi = dpi
+        self._max_clients, self._dpi = max_clients, dpi
 
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:

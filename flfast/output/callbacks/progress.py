@@ -73,12 +73,9 @@ class RoundProgress(Callback):
         )
         for row in federation.history:
             self._latest.update(row)
-        self._rounds = self._bars.add_task(
-            "rounds ",
-            total=federation.rounds,
-            completed=self._latest["round"],
-            note=_scores(self._latest),
-        )
+        done, note = self._latest["round"], _scores(self._latest)
+        total = federation.rounds
+        self._rounds = self._bars.add_task("rounds ", total=total, completed=done, note=note)
         self._clients = self._bars.add_task("clients", total=None, note=_clients("", self._latest))
         handlers = _console_handlers()
         self._bars.start()

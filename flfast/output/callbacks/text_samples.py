@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.federation.loop import Federation
+from flfast.lit.task import evaluation_mode
 from flfast.state.options import Count, Positive
 from flfast.state.randomness import torch_generator
 from flfast.state.weights import called_with
@@ -97,11 +98,8 @@ def server_logits(federation: Federation) -> Callable[[Tensor], Tensor]:
 
     def logits(inputs: Tensor) -> Tensor:
         inputs = inputs.to(like if inputs.is_floating_point() else like.device)
-        was_training = model.training
-        try:
-            found: Tensor = called_with(model.eval(), weights, inputs)
-        finally:
-            model.train(was_training)
+        with evaluation_mode(model):
+            found: Tensor = called_with(model, weights, inputs)
         return found.float().cpu()
 
     return logits

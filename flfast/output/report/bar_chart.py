@@ -101,15 +101,10 @@ def interval_chart(content: Content) -> Chart | None:
         *grid(scale, (bottom, _TOP), vertical=True, form=partial(tick, column)),
         *(part for row in rows for part in row),
     )
-    cells = [
-        [
-            name,
-            interval(column, one),
-            str(one.num),
-            ", ".join(value(column, v) for v in content.results[name].values()),
-        ]
-        for name, one in zip(content.ranking, found, strict=True)
-    ]
+    cells = []
+    for name, one in zip(content.ranking, found, strict=True):
+        by_seed = ", ".join(value(column, v) for v in content.results[name].values())
+        cells.append([name, interval(column, one), str(one.num), by_seed])
     headings = ["setting", "mean and 95 % interval", "seeds", "value of each seed"]
     table = DataTable(title, headings, cells)
     note = "Large dot: mean. Line: 95 % interval of the mean. Small dots: seeds."

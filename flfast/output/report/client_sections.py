@@ -90,14 +90,11 @@ def _worst(
     measured = [row for row in rows if math.isfinite(number(row, own))]
     sign = -1 if falls(own) else 1
     measured.sort(key=lambda row: (sign * number(row, own), number(row, "client_id")))
-    cells = [
-        [
-            _called(sizes.get(int(number(row, "client_id")), row)),
-            value(own, number(row, own)),
-            *_data(sizes.get(int(number(row, "client_id")), {}), labels),
-        ]
-        for row in measured[: min(_WORST, max(3, len(measured) // 3))]
-    ]
+    cells = []
+    for row in measured[: min(_WORST, max(3, len(measured) // 3))]:
+        client = sizes.get(int(number(row, "client_id")), {})
+        shown = value(own, number(row, own))
+        cells.append([_called(client or row), shown, *_data(client, labels)])
     whose = "" if alone else f" of {name}, seed {run.seed}"
     headings = ["client", own, "training examples", "test examples", "most frequent labels"]
     worst = f"{'highest' if falls(own) else 'lowest'} {_metric(own)}"
@@ -141,25 +138,18 @@ def partitions(content: Content) -> Section | None:
     shown = [chart for chart in charts if chart]
     if not shown:
         return None
+    numbers = ["clients", "classes", "examples"]
+    sizes = {"smallest": "min", "median": "median", "largest": "max"}
     rows = [
         [
             _source(run),
-            *(count(found[key]) for key in ("num_clients", "num_classes", "num_examples")),
-            *(count(found["client_size"][key]) for key in ("min", "median", "max")),
+            *(count(found[f"num_{name}"]) for name in numbers),
+            *(count(found["client_size"][key]) for key in sizes.values()),
             count(found["num_central_test"]),
         ]
         for run, found in chosen
     ]
-    headings = [
-        "run",
-        "clients",
-        "classes",
-        "examples",
-        "smallest",
-        "median",
-        "largest",
-        "central test",
-    ]
+    headings = ["run", *numbers, *sizes, "central test"]
     more = len(different) - len(chosen)
     intro = f"{more} more partitions are not shown." if more else ""
     return Section("Partition", intro, shown, [DataTable("Sizes", headings, rows)])

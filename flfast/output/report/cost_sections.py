@@ -24,15 +24,12 @@ def targets(content: Content) -> Section | None:
     criterion, common = content.criterion, content.target
     if criterion is None or common is None:
         return None
-    reaching, goal = (
-        "all finished runs reach that improve at all",
-        f"until {criterion.name} reaches",
-    )
-    fields = ["rounds", "seconds", "bytes"]
-    headings = ["rounds", "time", "bytes up and down"]
+    reaching = "all finished runs reach that improve at all"
+    goal = f"until {criterion.name} reaches"
+    headings = {"rounds": "rounds", "seconds": "time", "bytes": "bytes up and down"}
     if any(clock(run.history) for run in content.runs):
-        fields, headings = [*fields, "virtual_seconds"], [*headings, "virtual time"]
-    costs = partial(_costs, criterion, fields)
+        headings["virtual_seconds"] = "virtual time"
+    costs = partial(_costs, criterion, list(headings))
     if len(content.settings) == 1 and criterion.rises:
         runs = content.settings[0].finished
         curves = [series(run.history, criterion.column(run.history))[1] for run in runs]
@@ -47,7 +44,7 @@ def targets(content: Content) -> Section | None:
         rows = [[name, *costs(common, setting.finished)] for name, setting in content.named]
         first, goal = "setting", f"{goal} {value(criterion.name, common)}"
     intro += " Seconds are those of training and evaluation on the machine that ran it."
-    table = DataTable(f"Costs {goal}", [first, *headings, "runs"], rows)
+    table = DataTable(f"Costs {goal}", [first, *headings.values(), "runs"], rows)
     return Section("Costs to a target", intro, tables=[table])
 
 
@@ -76,14 +73,9 @@ def phases(content: Content) -> Section | None:
         ways = [_mean(setting.finished, f"comm/{way}_bytes") for way in ("up", "down")]
         bars[name] = [mean.mean for mean in means]
         rounds = _over([len(run.history) - 1 for run in setting.finished])
-        rows.append(
-            [
-                name,
-                interval("rounds", rounds),
-                *(interval("seconds", mean) for mean in means),
-                *(interval("bytes", way) for way in ways),
-            ]
-        )
+        cells = [name, interval("rounds", rounds)]
+        cells += [interval("seconds", mean) for mean in means]
+        rows.append([*cells, *(interval("bytes", way) for way in ways)])
     if not bars:
         return None
     chart = bar_chart(

@@ -47,13 +47,9 @@ def _thin(line: Line) -> Line:
     finite = [n for n, y in enumerate(line.y) if math.isfinite(y)]
     kept = thinned(finite, _MOST_POINTS)
     x, y = [line.x[n] for n in kept], [line.y[n] for n in kept]
-    return Line(
-        line.name,
-        x,
-        y,
-        [line.low[n] for n in kept] if line.low else y,
-        [line.high[n] for n in kept] if line.high else y,
-    )
+    low = [line.low[n] for n in kept] if line.low else y
+    high = [line.high[n] for n in kept] if line.high else y
+    return Line(line.name, x, y, low, high)
 
 
 def _scales(lines: Sequence[Line], *, log: bool) -> tuple[Scale, Scale]:

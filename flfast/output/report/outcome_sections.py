@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
@@ -17,7 +18,7 @@ from flfast.output.results.formats import count, difference, p_value, value
 from flfast.output.results.history import series
 from flfast.output.results.lines import LineChart, run_charts
 from flfast.output.results.runs import RunRecord
-from flfast.output.results.statistics import FEWEST_SEEDS
+from flfast.output.results.statistics import FEWEST_SEEDS, Comparison
 from flfast.output.results.survival_curves import curve_charts
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 _FIRST_TESTS = 12
 _CONFUSION = "evaluation/confusion.csv"
 _MOST_CLASSES = 100
+_OF_MASKS = ("example", "client_id", "dice")
+
+T = TypeVar("T")
 
 
 def tests(content: Content) -> Section | None:
@@ -36,17 +40,11 @@ def tests(content: Content) -> Section | None:
     if content.criterion is None or len(content.ranking) < 2:
         return None
     column = content.criterion.name
-    rows = [
-        [
-            f"{c.first} and {c.second}",
-            difference(column, c.difference),
-            str(c.difference.num),
-            p_value(c.p),
-            p_value(c.adjusted),
-            _verdict(c.difference.num, c.adjusted, certain=c.certain),
-        ]
-        for c in content.comparisons
-    ]
+    rows = []
+    for found in content.comparisons:
+        cells = [f"{found.first} and {found.second}", difference(column, found.difference)]
+        cells += [str(found.difference.num), p_value(found.p), p_value(found.adjusted)]
+        rows.append([*cells, _verdict(found)])
     headings = ["settings", "first minus second", "common seeds", "p", "p (Holm)", "verdict"]
     tables = [DataTable(f"Differences of {column}", headings, rows[:_FIRST_TESTS])]
     if len(rows) > _FIRST_TESTS:
@@ -59,12 +57,12 @@ def tests(content: Content) -> Section | None:
     return Section("Tests", intro, tables=tables)
 
 
-def _verdict(num: int, adjusted: float, *, certain: bool) -> str:
-    if num < FEWEST_SEEDS:
+def _verdict(found: Comparison) -> str:
+    if found.difference.num < FEWEST_SEEDS:
         return "too few seeds"
-    if math.isnan(adjusted):
+    if math.isnan(found.adjusted):
         return "all differences equal"
-    return "certain" if certain else "not certain"
+    return "certain" if found.certain else "not certain"
 
 
 def curves(content: Content) -> Section | None:
@@ -91,8 +89,7 @@ def curves(content: Content) -> Section | None:
 def classes(content: Content) -> Section | None:
     """Accuracy by class of the first evaluated run of each setting; None if there is none."""
     tables = []
-    for name, run in _having(content, _CONFUSION):
-        rows = _class_rows(run)
+    for name, run, rows in _having(content, _CONFUSION, "classes are", _class_rows):
         if rows:
             whose = "" if content.single else f" of {name}, seed {run.seed}"
             hidden = "" if len(rows) <= _MOST_CLASSES else f" (the first {_MOST_CLASSES})"
@@ -120,12 +117,7 @@ def _charted(
 ) -> Section | None:
     """Charts of `evaluation/NAME.csv` of the first run of each setting that has it."""
     found = []
-    for whose, run in _having(content, file := f"evaluation/{name}.csv"):
-        try:
-            charts = charts_of(run.folder / file)
-        except (OSError, ValueError) as error:
-            log.warning("%s is not shown: %s", name, first_line(error))
-            continue
+    for whose, _, charts in _having(content, f"evaluation/{name}.csv", f"{name} is", charts_of):
         end = "" if content.single else f", {whose}"
         found += [line_chart(c._replace(title=f"{c.title}{end}")) for c in charts]
     return Section(name.title(), intro, [chart for chart in found if chart]) if found else None
@@ -134,53 +126,52 @@ def _charted(
 def segmentation(content: Content) -> Section | None:
     """Test images with masks of the first such run of each setting; None if there is none."""
     found = []
-    for name, run in _having(content, "masks.png"):
+    for name, run, (picture, rows) in _having(content, "masks.png", "masks are", _masks):
         title = f"Test images{'' if content.single else f', {name}, seed {run.seed}'}"
-        try:
-            found.append(_pictures(title, run.folder))
-        except (OSError, ValueError) as error:
-            log.warning("masks are not shown: %s", first_line(error))
+        found.append(_picture(title, picture, rows))
     intro = "Test images, their masks, and what the server's model predicts, a colour a class."
     return Section("Segmentation", intro, found) if found else None
 
 
-def _pictures(title: str, folder: Path) -> Chart:
-    picture, path = read_file(folder / "masks.png"), folder / "masks.csv"
+def _masks(path: Path) -> tuple[bytes, list[list[str]]]:
+    """A PNG file, and the rows of the table of its images."""
+    picture, table = read_file(path), path.with_suffix(".csv")
     if picture[:8] != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"{folder / 'masks.png'} is no PNG file")
+        raise ValueError(f"{path} is no PNG file")
+    rows = parse_table(read_file(table), table, *_OF_MASKS)
+    return picture, [[row[name] for name in _OF_MASKS] for row in rows]
+
+
+def _picture(title: str, picture: bytes, rows: list[list[str]]) -> Chart:
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
-    columns = ("example", "client_id", "dice")
-    rows = [
-        [row[name] for name in columns] for row in parse_table(read_file(path), path, *columns)
-    ]
-    image = element(
-        "image",
-        href=f"data:image/png;base64,{base64.b64encode(picture).decode()}",
-        width=width,
-        height=height,
-    )
+    href = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    image = element("image", href=href, width=width, height=height)
     box = f"0 0 {width} {height}"
     svg = element("svg", image, viewBox=box, width="100%", role="img", aria_label=title)
-    return Chart(title, svg, [], DataTable(title, columns, rows))
+    return Chart(title, svg, [], DataTable(title, _OF_MASKS, rows))
 
 
-def _having(content: Content, file: str) -> Iterator[tuple[str, RunRecord]]:
-    """(name of the setting, its first finished run that has the file)."""
+def _having(
+    content: Content, file: str, what: str, read: Callable[[Path], T]
+) -> Iterator[tuple[str, RunRecord, T]]:
+    """(name of a setting, its first finished run that has the file, what `read` finds there).
+
+    A damaged file is left out. A warning then says that `what`, such as `masks are`, not shown.
+    """
     for name, setting in content.named:
-        yield from [(name, r) for r in setting.finished if (r.folder / file).exists()][:1]
+        for run in [r for r in setting.finished if (r.folder / file).exists()][:1]:
+            try:
+                found = read(run.folder / file)
+            except (OSError, ValueError) as error:
+                log.warning("%s not shown: %s", what, first_line(error))
+                continue
+            yield name, run, found
 
 
-def _class_rows(run: RunRecord) -> list[list[str]]:
-    """A row for each class with examples; empty, with a warning, if the file is damaged."""
-    path = run.folder / _CONFUSION
-    try:
-        found = [
-            _class_row(row, path) for row in parse_table(read_file(path), path, "set", "target")
-        ]
-    except (OSError, ValueError) as error:
-        log.warning("classes are not shown: %s", first_line(error))
-        return []
-    return [row for row in found if row]
+def _class_rows(path: Path) -> list[list[str]]:
+    """A row for each class with examples."""
+    rows = parse_table(read_file(path), path, "set", "target")
+    return [found for row in rows if (found := _class_row(row, path))]
 
 
 def _class_row(row: dict[str, str], path: Path) -> list[str]:

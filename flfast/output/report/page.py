@@ -98,7 +98,7 @@ def filled(
         chart=chart,
         sections=sections,
         warning=warning,
-        facts=facts,
+        facts={"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}", **facts},
         # Both are files of this package.
         script=Markup(script),
         style=Markup(style),
@@ -139,7 +139,7 @@ def _title(content: Content) -> str:
 
 def _facts(content: Content) -> dict[str, Any]:
     lost = sum(run.outcome != "finished" for run in content.runs)
-    facts = {"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"}
+    facts: dict[str, Any] = {}
     if content.criterion:
         facts["Criterion"] = f"last {content.criterion.name} of each run"
         if number := num_tests(content):

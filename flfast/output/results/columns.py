@@ -79,14 +79,7 @@ CLIENT_COLUMNS: tuple[str, ...] = (
     *CLIENT_EVALUATION,
 )
 
-EVENT_COLUMNS: tuple[str, ...] = (
-    "round",
-    "seconds",
-    "kind",
-    "client_id",
-    "version",
-    "staleness",
-)
+EVENT_COLUMNS: tuple[str, ...] = ("round", "seconds", "kind", "client_id", "version", "staleness")
 
 CALLBACK_TABLES = {"clients.csv": CLIENT_COLUMNS, "events.csv": EVENT_COLUMNS}
 """Columns of the tables that callbacks write. Their rows are not in checkpoints."""

@@ -124,12 +124,6 @@ def outcome(folder: Path, *, own_lock: bool = False) -> Outcome:
     return "killed" if there else "empty"
 
 
-def error_of(folder: Path) -> str:
-    """Message of the error that ended the run of a folder, in one line; empty if none did."""
-    said = read_result(folder)
-    return "" if said is None else said.error
-
-
 def holds_run(folder: Path) -> bool:
     """Whether a folder holds what a run could lose: rows, checkpoints, models, or a result."""
     said = read_result(folder)

@@ -10,15 +10,8 @@ from tempfile import TemporaryDirectory
 OF_ITS_END = (
     *("model.pt", "model.safetensors", "shared.pt", "samples.txt", "personal/*.pt"),
     *("adapter/adapter_model.safetensors", "adapter/adapter_config.json"),
-    *(
-        "curves.png",
-        "partition.png",
-        "events.png",
-        "audit.csv",
-        "audit.png",
-        "masks.*",
-        "report.html",
-    ),
+    *("curves.png", "partition.png", "events.png", "masks.*"),
+    *("audit.csv", "audit.png", "report.html"),
 )
 """What a run writes at its end."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from flfast.output.results.history import Row, validation_column
-from flfast.output.results.outcome import Outcome, error_of, outcome
+from flfast.output.results.outcome import Outcome, outcome, read_result
 from flfast.output.results.plain_yaml import read_yaml
 from flfast.output.results.table import read_clients, read_history
 from flfast.state.messages import first_line
@@ -70,7 +70,7 @@ def read_run(folder: Path) -> RunRecord:
     except (OSError, ValueError) as error:
         log.warning("%s is not compared: %s", folder, error)
     optimized = str(config.get("optimized_metric", "auto"))
-    found = outcome(folder)
+    found, said = outcome(folder), read_result(folder)
     return RunRecord(
         folder=folder,
         num=num,
@@ -80,7 +80,7 @@ def read_run(folder: Path) -> RunRecord:
         history=history,
         outcome=found,
         counts=found == "finished" and bool(history),
-        error=error_of(folder),
+        error="" if said is None else said.error,
         optimized=validation_column(history) if optimized == "auto" else optimized,
     )
 

@@ -135,16 +135,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03, 0.005])]
     [0.03, 0.06, 0.06, 0.02]
     """
-    order = sorted(
-        (place for place, p in enumerate(p_values) if not math.isnan(p)),
-        key=lambda place: p_values[place],
-    )
-    adjusted = [math.nan] * len(p_values)
-    largest = 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
+    given = np.array(p_values, dtype=np.float64)
+    order = given.argsort(kind="stable")[: np.count_nonzero(~np.isnan(given))]  # NaNs come last
+    adjusted = np.full(len(given), np.nan)
+    times = np.arange(len(order), 0, -1)
+    adjusted[order] = np.maximum.accumulate(np.minimum(times * given[order], 1.0))
+    return adjusted.tolist()
 
 
 def compare_all(values: Mapping[str, Mapping[str, float]]) -> list[Comparison]:

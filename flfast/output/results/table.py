@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 from flfast.output.results.columns import CLIENT_EVALUATION, COLUMNS
 from flfast.output.results.history import Row
@@ -103,6 +104,12 @@ class RoundTable:
     def _writer(self, file: io.TextIOWrapper) -> csv.DictWriter:
         # `_add_columns` has checked the rows; the writer would make a set of columns for each.
         return csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
+
+
+def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table; an end of a line is one character."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(chain([header], rows))
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
