@@ -28,16 +28,7 @@ from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
-from flfast.state.tree import (
-    Tree,
-    all_finite,
-    joined,
-    leaves,
-    merge,
-    num_bytes,
-    part_of,
-    tree_map,
-)
+from flfast.state.tree import Tree, all_finite, joined, leaves, merge, num_bytes, part_of, tree_map
 from flfast.state.vector import from_vectors, learned, to_vectors
 
 

@@ -234,9 +234,7 @@ class Engine:
         return (self.site, self.training) if own else self._calls[call]
 
     def elsewhere(
-        self,
-        remote: Callable[[Site, LocalTraining], LocalTraining],
-        evaluation: Evaluation,
+        self, remote: Callable[[Site, LocalTraining], LocalTraining], evaluation: Evaluation
     ) -> "Engine":
         """An engine of the same run whose clients train, and are evaluated, on other machines."""
         calls = {name: (site, remote(site, own)) for name, (site, own) in self._calls.items()}
