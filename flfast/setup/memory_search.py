@@ -156,13 +156,9 @@ def extrapolate(points: Sequence[tuple[int, StepMemory]], num_examples: int) -> 
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """Largest number in [1, limit] that fits; 0 if 1 does not.
+    """Largest number in [1, limit] that fits; 0 if 1 does not. The limit is >= 1.
 
-    Doubles the number until it does not fit, then bisects.
-
-    Args:
-        fits: monotone predicate: if n fits, every smaller number fits.
-        limit: >= 1.
+    Doubles the number until it does not fit, then bisects: if n fits, every smaller number does.
 
     >>> largest_fitting(lambda n: n <= 37, 100)
     37

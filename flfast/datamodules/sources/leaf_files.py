@@ -32,13 +32,11 @@ class LeafUser(NamedTuple):
 
 
 def leaf_users(root: str) -> Iterator[LeafUser]:
-    """All users with at least one example: those of `train/`, then those of `test/`.
+    """All users with at least one example: those of `train/`, then those of `test/`, if any.
 
-    Only one file is in memory at a time, so a caller should convert each user's lists at once.
-    Files are read in the order of their names, users in the order of the file.
-
-    Args:
-        root: folder with `train/` and optionally `test/`, as LEAF's `preprocess.sh` leaves it.
+    LEAF's `preprocess.sh` leaves these folders in `root`. Only one file is in memory at a time, so
+    a caller should convert each user's lists at once. Files are read in the order of their names,
+    users in the order of the file.
 
     Raises:
         ValueError: if folders or files are missing, or a file has another form.

@@ -157,12 +157,9 @@ class Evaluation:
     def personal_weights(
         self, clients: Sequence[int], server: Tree, *, together: bool
     ) -> dict[int, Tree]:
-        """Weights to evaluate clients with: personal ones, or the server's.
+        """Weights to evaluate clients with: personal ones, or those of the server state.
 
-        Args:
-            clients: whose states are on this rank, unless `together`.
-            server: server state.
-            together: all ranks call this for the same clients.
+        The clients' states are on this rank, unless all ranks call this for them `together`.
         """
         weights = dict.fromkeys(clients, model_weights(server))
         personal = self._site.algorithm.personal

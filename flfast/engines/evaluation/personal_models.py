@@ -26,12 +26,9 @@ stacked weights of larger models do not fit in the cache.
 class PersonalModels:
     """Predicts with the weights of one client after another, or of all clients under vmap.
 
-    Args:
-        model: its weights are overwritten.
-        task_type: gives the loss of the task that `predict` gets.
-        weights: by client.
-        vmapped: whether to use vmap for small batches, if the model allows it.
-        predict: instead of the model's forward; see `Algorithm.predict`.
+    The model's weights are overwritten. `vmapped`: small batches use vmap, if the model allows it.
+    `predict` replaces the model's forward, and gets a task with the loss of `task_type`; see
+    `Algorithm.predict`.
     """
 
     def __init__(
