@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.value_names import number_clients
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 
 class LeafUser(NamedTuple):
@@ -54,10 +54,8 @@ def leaf_users(root: str) -> Iterator[LeafUser]:
 
 
 def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    try:
+    with reading(f"{path} is not readable JSON", RecursionError):
         content = json.loads(read_text(path))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ValueError(f"{path} is not readable JSON: {error}") from None
     data = content.get("user_data") if isinstance(content, dict) else None
     names = content.get("users") if isinstance(content, dict) else None
     if not isinstance(data, dict) or not isinstance(names, list):
