@@ -51,9 +51,10 @@ def reading(what: str, *further: type[Exception]) -> Iterator[None]:
 
     These are `OSError`, `ValueError`, which bytes that are no UTF-8 raise, and further types.
     """
+    kinds: tuple[type[Exception], ...] = (OSError, ValueError, *further)
     try:
         yield
-    except (OSError, ValueError, *further) as error:
+    except kinds as error:
         raise ValueError(f"{what}: {error}") from None
 
 

@@ -65,17 +65,15 @@ class PersonalModels:
         )
 
     def _predict(self, client_id: int, batch: Batch) -> Tensor:
-        if self._predict_with is not None:
-            if client_id != self._loaded_client:
-                device = batch.inputs.device
-                self._loaded = by_name(
-                    tree_map(lambda x: placed(x, device), self._weights[client_id])
-                )
-                self._loaded_client = client_id
-            return self._predict_with(LocalTask(self._model, self._task_type), self._loaded, batch)
         if client_id != self._loaded_client:
-            write_weights(self._model, self._weights[client_id])
-            self._loaded_client = client_id
+            self._loaded_client, weights = client_id, self._weights[client_id]
+            if self._predict_with is None:
+                write_weights(self._model, weights)
+            else:
+                device = batch.inputs.device
+                self._loaded = by_name(tree_map(lambda x: placed(x, device), weights))
+        if self._predict_with is not None:
+            return self._predict_with(LocalTask(self._model, self._task_type), self._loaded, batch)
         logits: Tensor = self._model(batch.inputs)
         return logits
 
