@@ -179,14 +179,9 @@ def num_fitting(
 ) -> int:
     """Examples of the largest batch that fits on this rank's device, in [0, limit].
 
-    Neither the model's weights nor the state of random generators change.
-
-    Args:
-        probe: the local step.
-        limit: upper bound of the search, >= 1.
-        devices_per_batch: devices that a batch is split over evenly, >= 1.
-        budget: bytes to stay within; None is the free memory less `HEADROOM`.
-        ranks: processes that share this machine's memory, >= 1.
+    Neither the model's weights nor the state of random generators change. The limit is >= 1. A
+    batch is split evenly over `devices_per_batch` >= 1 devices. `budget` is bytes to stay within;
+    None is the free memory less `HEADROOM`, which `ranks` >= 1 processes of this machine share.
 
     Raises:
         ValueError: if the device is neither a CPU nor CUDA, or a CPU and the model recomputes.

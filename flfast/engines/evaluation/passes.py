@@ -29,11 +29,9 @@ FineTune = Callable[[dict[int, Tree], RoundPlan], dict[int, Tree]]
 
 
 class Evaluation:
-    """The evaluation passes of an engine.
+    """The evaluation passes of an engine; all ranks of the site's world share every pass.
 
-    Args:
-        site: site of this rank; all ranks of its world share every pass.
-        finetune: further local training before the last pass; None is off.
+    `finetune` is further local training before the last pass; None is off.
 
     Attributes:
         sets: names of all evaluation sets that are not empty.
