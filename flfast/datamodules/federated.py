@@ -280,12 +280,9 @@ class FederatedDataModule(L.LightningDataModule):
         self, indices: np.ndarray, owner: np.ndarray | None = None, rank_share: RankShare = WHOLE
     ) -> EvalLoader:
         """Evaluation batches of the given examples; for the arguments see `EvalLoader`."""
+        size = self.loading.eval_batch_size
         return EvalLoader(
-            self._fetch_eval,
-            indices,
-            batch_size=self.loading.eval_batch_size,
-            owner=owner,
-            rank_share=rank_share,
+            self._fetch_eval, indices, batch_size=size, owner=owner, rank_share=rank_share
         )
 
     def server_examples(self, dtype: torch.dtype) -> Tree:

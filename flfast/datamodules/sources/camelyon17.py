@@ -51,12 +51,9 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
         known = ", ".join(map(str, sorted(set(center.tolist()))))
         raise ValueError(f"data.test_centers={list(test_centers)}; allowed: of {known}: {unknown}")
     is_test = np.isin(center, test_centers) if test_centers else split == 1
+    paths = [str(folder / _patch(row)) for row in rows]
     inputs = load_images(
-        [str(folder / _patch(row)) for row in rows],
-        channels=3,
-        image_size=image_size,
-        in_memory=in_memory,
-        cache=cache,
+        paths, channels=3, image_size=image_size, in_memory=in_memory, cache=cache
     )
     clients = number_clients(center, is_test, where=f"data.root={root}: center")
     return Examples(

@@ -69,11 +69,9 @@ def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
     from pyarrow import csv, string
 
     texts = dict.fromkeys(names, string())
-    return csv.read_csv(
-        path,
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(strings_can_be_null=True, column_types=texts),
-    )
+    parsing = csv.ParseOptions(newlines_in_values=True)
+    converting = csv.ConvertOptions(strings_can_be_null=True, column_types=texts)
+    return csv.read_csv(path, parse_options=parsing, convert_options=converting)
 
 
 def check_csv(path: Path, *, free: int | None = None) -> None:
