@@ -43,8 +43,7 @@ class _Loader(PARSER):
 def describe(*folders: Path) -> Schema:
     """JSON Schema of a run's config; `$defs` has the options of each group.
 
-    Args:
-        folders: folders with more options, as of `--config-dir`.
+    The folders have more options, as of `--config-dir`.
 
     Raises:
         ConfigError: if there is no such folder.

@@ -36,9 +36,7 @@ def client_app(*overrides: str) -> "ClientApp":
 
     Its node's config has `client-id`, the client's number from 0; `folder`, for what the client
     keeps; and perhaps `settings`, further overrides of this node, such as `data.path=site.csv`.
-
-    Args:
-        overrides: as on the command line; those of the server.
+    Overrides are as on the command line; those of the server.
 
     Raises:
         ValueError: if Flower is not installed.
@@ -79,10 +77,8 @@ def server_app(*overrides: str) -> "ServerApp":
     """The app of the server.
 
     The app's config has `num-clients`; `folder`, that of the run; `timeout-s`, the seconds after
-    which a client's answer is not waited for; and perhaps `settings`, further overrides.
-
-    Args:
-        overrides: as on the command line.
+    which a client's answer is not waited for; and perhaps `settings`, further overrides. Overrides
+    are as on the command line.
 
     Raises:
         ValueError: if Flower is not installed.

@@ -24,9 +24,8 @@ _OUTPUT = "output="
 def main(words: list[str]) -> int:
     """Write the report; returns the exit code.
 
-    Args:
-        words: folders of runs or sweeps, and perhaps `output=FILE`. Without it the page is
-            `report.html` in the folder if there is one, and in the current folder else.
+    Words are folders of runs or sweeps, and perhaps `output=FILE`. Without it the page is
+    `report.html` in the folder if there is one, and in the current folder else.
     """
     if any(word in {"-h", "--help"} for word in words):
         print(f"{USAGE}\n\n{__doc__}")  # noqa: T201

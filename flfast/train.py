@@ -20,12 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.commands.sweeps.job_folders import going_on
 from flfast.config.check import check
-from flfast.config.command_line import (
-    at_home,
-    check_environment,
-    check_overrides,
-    without_dashes,
-)
+from flfast.config.command_line import at_home, check_environment, check_overrides, without_dashes
 from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain

@@ -5,7 +5,6 @@ They know nothing of the network in between, which hands them bytes.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -14,13 +13,11 @@ import numpy as np
 from omegaconf import DictConfig
 
 from flfast.api.result import Run
-from flfast.api.running import composed, run_composed
+from flfast.api.running import composed, filled, run_composed
 from flfast.channel.wire import MalformedError, Message, pack, unpack
-from flfast.config.check import check
-from flfast.config.composition import without_hydra
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
-from flfast.config.own import Own
+from flfast.config.own import NOTHING, Own
 from flfast.config.phases import compose_phases
 from flfast.config.resume_check import check_folder
 from flfast.datamodules.remote_data import RemoteData, Schema
@@ -94,7 +91,7 @@ class Client:
         own = Own(client=(self._client_id, num_clients))
         config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
         config.hydra.runtime.output_dir = literal(self._folder)
-        job = HydraJob.of(config, without_hydra(deepcopy(config)), own)
+        job = HydraJob.of(config, own=own)
         phases = compose_phases(job.fill(job.given), job.compose)
         node, data = build_node(phases, job, self._client_id, self._folder / "states")
         return node, greeting(given, data, self._client_id)
@@ -213,8 +210,6 @@ def checked(
         ConfigError: if a setting is wrong, or only a simulation has it.
     """
     config = composed(["strategy=single", *overrides])  # unless told, it trains with one process
-    given = without_hydra(deepcopy(config))
-    filled = HydraJob.of(config, given).fill(given)
-    check(filled)
-    check_is_real(filled, seeded_noise=seeded_noise)
-    return config, filled
+    given = filled(config, NOTHING)
+    check_is_real(given, seeded_noise=seeded_noise)
+    return config, given

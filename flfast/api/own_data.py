@@ -47,13 +47,8 @@ def read_data(
     if is_frame(data):
         check_names("data", data)
         data = data.drop(columns=index_columns("data=", data.columns, {target, client}))
-        coded = coded_text(
-            data,
-            _with_columns_of(data, test_data, client),
-            target=target,
-            client=client,
-            task=task,
-        )
+        tests = _with_columns_of(data, test_data, client)
+        coded = coded_text(data, tests, target=target, client=client, task=task)
     reader = PartReader(target, client, task)
     train = reader.read("data", coded.data)
     test = None if test_data is None else reader.read("test_data", coded.test_data)

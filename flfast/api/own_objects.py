@@ -95,18 +95,13 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         yield f"{value.dtype} {list(value.shape)}".encode()
-        yield from _bytes(value.contiguous().flatten().view(torch.uint8).numpy())
+        yield memoryview(value.contiguous().flatten().view(torch.uint8).numpy())
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         yield f"{value.dtype} {list(value.shape)}".encode()
         yield np.ascontiguousarray(value).tobytes()  # dates have no buffer
     else:
         for child in _children(value):
             yield from _parts(child, seen)
-
-
-def _bytes(array: Any) -> Iterator[bytes | memoryview]:
-    if array.size:
-        yield memoryview(array).cast("B")
 
 
 def _children(value: Any) -> list[Any]:

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +20,7 @@ from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides
-from flfast.config.composition import CONF, without_hydra
+from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
 from flfast.config.implied import implied
@@ -55,7 +54,7 @@ def compose(*overrides: str, **settings: NoReturn) -> DictConfig:
         ConfigError: with the command line's message, if a setting is wrong.
     """
     check_settings(settings, known=(), caller="flfast.compose")
-    return _checked(composed(overrides), NOTHING)
+    return filled(composed(overrides), NOTHING)
 
 
 def run(  # noqa: PLR0913 - one parameter an option
@@ -131,13 +130,13 @@ def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **fu
         if group == "algorithm":
             name = getattr(own.algorithm, "name", name)
         composed.hydra.runtime.choices[group] = name
-    _checked(composed, own)  # before there is a folder
+    filled(composed, own)  # before there is a folder
     if folder is not None:
         composed.hydra.run.dir = literal(folder)
     place = real_folder(composed.hydra.run.dir)
     with hold_folder(place, key="folder"):
         composed.hydra.runtime.output_dir = literal(place)
-        job = HydraJob.of(composed, without_hydra(deepcopy(composed)), own)
+        job = HydraJob.of(composed, own=own)
         config = job.fill(job.given)
         try:
             phases = compose_phases(config, job.compose)
@@ -207,9 +206,10 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     return composed
 
 
-def _checked(composed: DictConfig, own: Own) -> DictConfig:
-    given = without_hydra(deepcopy(composed))
-    config = HydraJob.of(composed, given, own).fill(given)
+def filled(composed: DictConfig, own: Own) -> DictConfig:
+    """The config that runs, without Hydra's own node, checked."""
+    job = HydraJob.of(composed, own=own)
+    config = job.fill(job.given)
     check(config)
     return config
 

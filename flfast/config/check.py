@@ -84,13 +84,9 @@ def _check_schema(prefix: str, values: Config, schema: type[BaseModel]) -> Itera
 def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> Iterator[str]:
     by_key: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        location = [
-            part for part in detail["loc"] if isinstance(part, str) and part.isidentifier()
-        ]
+        location = [p for p in detail["loc"] if isinstance(p, str) and p.isidentifier()]
         # pydantic appends the type's name for members of a union: trainer.devices.int.
-        keys = [
-            part for part in location if part not in {"int", "str", "float", "bool", "constrained"}
-        ]
+        keys = [p for p in location if p not in {"int", "str", "float", "bool", "constrained"}]
         by_key.setdefault(prefix + ".".join(keys or location), []).append(detail)
     for key, details in by_key.items():
         if details[0]["type"] == "extra_forbidden":
@@ -103,11 +99,9 @@ def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> I
 
 
 def _allowed(details: Iterable[ErrorDetails]) -> str:
-    found = (detail["msg"].replace("Input should be", "must be") for detail in details)
-    found = (
-        text.replace("a valid integer", "an integer").replace("a valid", "a") for text in found
-    )
-    return " or ".join(dict.fromkeys(found))
+    text = " or ".join(dict.fromkeys(detail["msg"] for detail in details))
+    text = text.replace("Input should be", "must be")
+    return text.replace("a valid integer", "an integer").replace("a valid", "a")
 
 
 def _check_targets(prefix: str, node: Any) -> Iterator[str]:

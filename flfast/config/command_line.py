@@ -14,12 +14,13 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
 from flfast.config.errors import ConfigError, refused
 from flfast.config.known_words import ours
+from flfast.state.config_keys import flat
 from flfast.state.environment import LEAST, integer
 from flfast.state.messages import first_line
 
@@ -138,19 +139,9 @@ def _problems_of_choice(
 def _key_of_several(folder: Path, names: list[Any]) -> str | None:
     """A key that several options of a group set themselves, so that they cannot be combined."""
     paths = [folder / f"{name}.yaml" for name in names] if len(names) > 1 else []
-    known = [_keys(OmegaConf.load(path)) for path in paths if path.is_file()]
-    times = Counter(key for keys in known for key in keys)
+    known: Any = (OmegaConf.to_container(OmegaConf.load(path)) for path in paths if path.is_file())
+    times = Counter(key for values in known for key, _ in flat(values) if key != "defaults")
     return next((key for key, number in times.items() if number > 1), None)
-
-
-def _keys(node: Any) -> Iterator[str]:
-    """The keys of all values of an option, with dots; its defaults are none."""
-    for key in map(str, node) if isinstance(node, DictConfig) else ():
-        value = node._get_node(key)  # noqa: SLF001 - an interpolation is not resolved
-        if isinstance(value, DictConfig) and not value._is_none() and len(value):  # noqa: SLF001
-            yield from (f"{key}.{below}" for below in _keys(value))
-        elif key != "defaults":
-            yield key
 
 
 def _with_quotes(text: str) -> str | None:

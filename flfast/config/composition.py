@@ -27,10 +27,8 @@ def compose(
 ) -> DictConfig:
     """The config with Hydra's own node `hydra`; may be called anywhere, at any time.
 
-    Args:
-        overrides: as on the command line.
-        name: name of the file without its ending.
-        sources: where groups are looked for; None: in `CONF` only.
+    Overrides are as on the command line, and the file's name is without its ending. `sources` is
+    where groups are looked for; None: in `CONF` only.
 
     Raises:
         HydraException: if an override names no key, no option, or has another syntax.

@@ -20,11 +20,9 @@ _ALLOWED = (
 
 
 def fill_members(config: DictConfig, option: Callable[[str], DictConfig]) -> None:
-    """Give members of `model.of`, and `model.common`, whole configs; changes the config.
+    """Give members of `model.of`, and `model.common`, whole configs; changes a run's config.
 
-    Args:
-        config: a run's config.
-        option: name of an option of `conf/model/` -> its config.
+    `option` maps the name of an option of `conf/model/` to its config.
 
     Raises:
         ConfigError: if a member is neither an option nor a config with a `_target_`.

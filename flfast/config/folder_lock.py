@@ -36,10 +36,9 @@ _LOCKS_MISSING = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 class FolderLock:
     """A lock that lasts as long as this process or a forked one, however they end.
 
-    Args:
-        folder: as `real_folder` has it; made if it does not exist.
-        setting: what the user would change to get another folder, for messages.
-        made: folders that were made for this command already, the inner ones first.
+    The folder, as `real_folder` has it, is made if it does not exist. `setting` is what the user
+    would change to get another one, for messages. `made` are folders that were made for this
+    command already, the inner ones first.
 
     Raises:
         FolderBusyError: if another process holds the lock.

@@ -8,10 +8,7 @@ from omegaconf import OmegaConf
 
 from flfast.config.composition import CONF
 
-_EITHER = (
-    ("local_epochs", "local_steps"),
-    ("privacy.epsilon", "privacy.noise_multiplier"),
-)
+_EITHER = (("local_epochs", "local_steps"), ("privacy.epsilon", "privacy.noise_multiplier"))
 """Keys of which exactly one is set."""
 
 

@@ -60,20 +60,17 @@ class HydraJob:
     _models: dict[str, DictConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, composed: DictConfig, given: DictConfig, own: Own = NOTHING) -> "HydraJob":
+    def of(
+        cls, composed: DictConfig, given: DictConfig | None = None, own: Own = NOTHING
+    ) -> "HydraJob":
         """The job of a composed config whose `hydra.runtime.output_dir` is set.
 
-        `given` is the config without Hydra's own node, as Hydra passes it to a job.
+        `given` is the config without Hydra's own node, as Hydra passes it to a job; None: a copy.
         """
-        hydra = composed.hydra
-        return cls(
-            real_folder(hydra.runtime.output_dir),
-            tuple(typed_overrides(composed)),
-            dict(hydra.runtime.choices),
-            composed,
-            given,
-            own,
-        )
+        given = without_hydra(deepcopy(composed)) if given is None else given
+        runtime, overrides = composed.hydra.runtime, tuple(typed_overrides(composed))
+        folder, choices = real_folder(runtime.output_dir), dict(runtime.choices)
+        return cls(folder, overrides, choices, composed, given, own)
 
     def compose(self, more: Sequence[str]) -> DictConfig:
         """The job's config with more overrides; values of Hydra are filled in.

@@ -49,11 +49,8 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
     """The config of the run in a folder, with values in place of interpolations.
 
     Keys that the run was saved without have their default. Loggers and callbacks are left out.
-
-    Args:
-        folder: folder of the run.
-        allow: packages, modules or functions that the user trusts, by dotted path; also
-            resolvers of interpolations, such as `oc.env`.
+    `allow` are packages, modules or functions that the user trusts, by dotted path; also resolvers
+    of interpolations, such as `oc.env`.
 
     Raises:
         ConfigError: if there is none, or it names a target that is neither an option of flfast

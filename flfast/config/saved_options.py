@@ -29,11 +29,7 @@ EVALUATE: Mapping[str, Sequence[str] | None] = {
 }
 """Allowed values of the options of `flfast.evaluate`; None allows any."""
 
-EXPORT: Mapping[str, Sequence[str] | None] = {
-    **_BOTH,
-    "format": ("torch", "onnx"),
-    "client": None,
-}
+EXPORT: Mapping[str, Sequence[str] | None] = {**_BOTH, "format": ("torch", "onnx"), "client": None}
 """The same of `flfast.export`."""
 
 _PACKAGES = {

@@ -31,21 +31,13 @@ class BuiltNode(NamedTuple):
 
     Attributes:
         key: key of the node, such as `optimizer`.
+        name: dotted path of the function or class.
         node: with `_target_` and the arguments.
     """
 
     key: str
+    name: str
     node: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Dotted path of the function or class."""
-        return str(self.node["_target_"])
-
-    @property
-    def group(self) -> str:
-        """First part of the key."""
-        return self.key.partition(".")[0]
 
 
 def targets(node: Any, key: str = "") -> Iterator[BuiltNode]:
@@ -57,7 +49,7 @@ def targets(node: Any, key: str = "") -> Iterator[BuiltNode]:
         if key in GROUPS and OWN in node:
             return
         if "_target_" in node:
-            yield BuiltNode(key, node)
+            yield BuiltNode(key, str(node["_target_"]), node)
         items: Iterator[tuple[Any, Any]] = iter(node.items())
     else:
         items = enumerate(node) if isinstance(node, list) else iter(())
@@ -100,7 +92,7 @@ def refusals(node: Any, allow: Sequence[str]) -> Iterator[str]:
         if any(f"{target.name}.".startswith(f"{name}.") for name in allow):
             continue
         key, name = printable(target.key), short(target.name)
-        if target.name not in own_targets().get(target.group, ()):
+        if target.name not in own_targets().get(target.key.partition(".")[0], ()):
             yield (
                 f"{key}._target_={name}: is no option of flfast, and whatever it is would be run; "
                 f"allowed: allow={name}, if you trust the folder"

@@ -200,15 +200,11 @@ class TrainLoader:
 
 
 class EvalLoader:
-    """Evaluation batches of the given examples, in order.
+    """Evaluation batches of examples, int64 [M], in order; at most `batch_size` >= 1 in each.
 
-    Args:
-        indices: the examples, int64 [M].
-        batch_size: most examples per batch, >= 1.
-        owner: the client whose own model predicts each example, int64 [M], grouped by client;
-            None for the server's model.
-        rank_share: this rank's part of every batch. If it is not all of it, no batch has examples
-            of two clients.
+    `owner` is the client whose own model predicts each example, int64 [M], grouped by client; None
+    for the server's model. `rank_share` is this rank's part of every batch. If it is not all of
+    it, no batch has examples of two clients.
     """
 
     def __init__(

@@ -84,11 +84,8 @@ def check_parquet(path: Path, *, free: int | None = None) -> None:
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     unpacked = sum(group.total_byte_size for group in groups)
     cells = 8 * about.num_rows * max(about.num_columns, 1)
-    require_memory(
-        max(unpacked, cells),
-        f"{path}, which has {about.num_rows:,} rows of {about.num_columns} columns,",
-        free=free,
-    )
+    what = f"{path}, which has {about.num_rows:,} rows of {about.num_columns} columns,"
+    require_memory(max(unpacked, cells), what, free=free)
 
 
 def _size(num_bytes: int) -> str:

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
 
 class ClientDataModule(L.LightningDataModule):
-    """The data of one client of a population.
+    """The data of one client of a population, in a round from 1.
 
-    Args:
-        round_idx: from 1.
-        indices: its training examples to use; None is all.
+    `indices` are its training examples to use; None is all.
     """
 
     def __init__(

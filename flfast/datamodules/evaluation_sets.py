@@ -123,12 +123,9 @@ class EvaluationDataModule(EvaluationPart):
             order, own = np.sort(shuffled[:num]), rank_share.slice(num)
         if shard_batches:
             own = slice(0, num)
-        super().__init__(
-            data,
-            indices[order[own]],
-            owner[order[own]] if self.personal else None,
-            rank_share if shard_batches else WHOLE,
-        )
+        whose = owner[order[own]] if self.personal else None
+        of_batches = rank_share if shard_batches else WHOLE
+        super().__init__(data, indices[order[own]], whose, of_batches)
         if ATTACK in names:
             self.backdoor = data.backdoor
         positions = np.full(len(indices), num)

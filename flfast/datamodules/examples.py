@@ -194,10 +194,8 @@ def check_targets(where: str, targets: np.ndarray, task: TaskName, num_outputs: 
 
 def check_scores(num_classes: int, num_test: int) -> None:
     """Check that evaluation fits: it keeps a score of each class and test example."""
-    require_memory(
-        4 * num_classes * num_test,
-        f"a score of {num_classes:,} classes for each of {num_test:,} test examples",
-    )
+    what = f"a score of {num_classes:,} classes for each of {num_test:,} test examples"
+    require_memory(4 * num_classes * num_test, what)
 
 
 def check_num_classes(largest: int, num: int, key: str) -> int:

@@ -119,12 +119,9 @@ class FederatedDataModule(L.LightningDataModule):
             return
         examples = call_with(self.source, seed=self.seed)
         warn_of_equal_targets(examples)
+        number = self._client and self._client[0]
         self.splits, central, server, self.owner, self.digest = split_examples(
-            examples,
-            self.partition,
-            seed=self.seed,
-            split=self.split,
-            client=self._client and self._client[0],
+            examples, self.partition, seed=self.seed, split=self.split, client=number
         )
         if examples.rescaled is not None:
             examples = examples.rescaled(self.splits["train"].indices)
@@ -201,12 +198,9 @@ class FederatedDataModule(L.LightningDataModule):
         def targets(labels: Tensor, affected: Affected) -> Tensor:
             return change(labels, affected.facts.num_classes)
 
+        shift, train = Shift("relabelled", at="train", targets=targets), self.train_clients
         relabelled, _ = shift_examples(
-            self.examples,
-            Shift("relabelled", at="train", targets=targets),
-            {"train": self.train_clients},
-            seed=self.seed,
-            clients=clients,
+            self.examples, shift, {"train": train}, seed=self.seed, clients=clients
         )
         self.close()
         self._set_examples(relabelled)
@@ -257,12 +251,9 @@ class FederatedDataModule(L.LightningDataModule):
         rank_share: RankShare = WHOLE,
     ) -> ClientDataModule:
         """Data module of one client; shuffling is a function of (seed, round, client)."""
+        batching = batching or self.batching
         return ClientDataModule(
-            self,
-            client_id,
-            batching=batching or self.batching,
-            round_idx=round_idx,
-            rank_share=rank_share,
+            self, client_id, batching=batching, round_idx=round_idx, rank_share=rank_share
         )
 
     def train_dataloader(self) -> TrainLoader:
@@ -289,12 +280,9 @@ class FederatedDataModule(L.LightningDataModule):
         self, indices: np.ndarray, owner: np.ndarray | None = None, rank_share: RankShare = WHOLE
     ) -> EvalLoader:
         """Evaluation batches of the given examples; for the arguments see `EvalLoader`."""
+        size = self.loading.eval_batch_size
         return EvalLoader(
-            self._fetch_eval,
-            indices,
-            batch_size=self.loading.eval_batch_size,
-            owner=owner,
-            rank_share=rank_share,
+            self._fetch_eval, indices, batch_size=size, owner=owner, rank_share=rank_share
         )
 
     def server_examples(self, dtype: torch.dtype) -> Tree:

@@ -67,10 +67,8 @@ class MadeUpExamples(Examples):
 class RemoteData(FederatedDataModule):
     """Examples that are not here: their sizes are true, and inputs are zeros without memory.
 
-    Args:
-        schema: what examples look like.
-        sizes: number of examples of each split, int64 [K], by name of `SPLITS`.
-        settings: further arguments of `FederatedDataModule`.
+    `sizes` are numbers of examples, int64 [K], by name of `SPLITS`. `settings` are further
+    arguments of `FederatedDataModule`.
     """
 
     def __init__(self, schema: Schema, sizes: Mapping[str, np.ndarray], **settings: Any) -> None:

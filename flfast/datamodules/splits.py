@@ -217,13 +217,10 @@ def split_examples(
     known = examples.owner is not None and np.array_equal(owner, examples.owner[pool])
     if is_alone or known:  # each client of the data may be in a process of its own
         place = own_places(owner, number or 0, seed)
+    shares = {"test": np.where(has_test, 0.0, split.test), "val": split.val}
+    overlap = examples.overlap
     splits = split_clients(
-        pool,
-        owner,
-        num_clients=num_clients,
-        fractions={"test": np.where(has_test, 0.0, split.test), "val": split.val},
-        place=place,
-        overlap=examples.overlap,
+        pool, owner, num_clients=num_clients, fractions=shares, place=place, overlap=overlap
     )
     if split.few_shot is not None:
         labels = labels_of(examples, f"split.few_shot={split.few_shot}", "null")
@@ -231,11 +228,8 @@ def split_examples(
     if not len(own_test):
         return SplitExamples(splits, held_out, server, owner, digest)
     test = splits["test"]
-    splits["test"] = group_by_client(
-        np.concatenate([test.indices, held_out]),
-        np.concatenate([test.owner(), own_test]),
-        num_clients,
-    )
+    tests, whose = np.concatenate([test.indices, held_out]), np.append(test.owner(), own_test)
+    splits["test"] = group_by_client(tests, whose, num_clients)
     return SplitExamples(splits, np.zeros(0, dtype=np.int64), server, owner, digest)
 
 

@@ -28,16 +28,7 @@ from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
-from flfast.state.tree import (
-    Tree,
-    all_finite,
-    joined,
-    leaves,
-    merge,
-    num_bytes,
-    part_of,
-    tree_map,
-)
+from flfast.state.tree import Tree, all_finite, joined, leaves, merge, num_bytes, part_of, tree_map
 from flfast.state.vector import from_vectors, learned, to_vectors
 
 
@@ -128,12 +119,9 @@ class Delivery:
         rows, finite = together.unbind(), _finite_rows(together)
         sent = [self._client.plain(result, like) for result in trained.bare]
         places = [i for i, one in enumerate(trained.bare) if finite[i] and isfinite(one.loss_sum)]
-        reduction.add_rows(
-            [trained.bare[i].client_id for i in places],
-            [rows[i] for i in places],
-            like,
-            [sent[i].weight for i in places],
-        )
+        clients = [trained.bare[i].client_id for i in places]
+        weights = [sent[i].weight for i in places]
+        reduction.add_rows(clients, [rows[i] for i in places], like, weights)
         arrived, size = set(places), num_bytes(like)
         here = Arrival("trained", "", size, None)
         left_out = Arrival("rejected", DIVERGED, size, None)

@@ -67,11 +67,9 @@ class EagerTraining:
             # Each rank's BatchNorm saw a part of every batch.
             for part in (module.model, module.joint):
                 average_buffers(site.world, part)
+        num = min(module.num_examples, len(data.indices))
         done = Finished(
-            weights=module.read(),
-            num_examples=min(module.num_examples, len(data.indices)),
-            num_steps=num_steps,
-            optimizer=optimizer,
+            weights=module.read(), num_examples=num, num_steps=num_steps, optimizer=optimizer
         )
         num_seen, loss_sum = int(module.num_seen), float(module.loss_sum)
         return LocalResult(client_id, context, done, num_seen, loss_sum)

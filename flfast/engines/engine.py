@@ -138,13 +138,9 @@ class Engine:
         assignment = self._assign(cohort, plan)
         if site.keeps_states:
             fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
+        encode = channel.encode_broadcast(plan.round_idx)
         downloads = self.make_downloads(
-            site.algorithm,
-            server,
-            site.records,
-            cohort,
-            orders,
-            encode=channel.encode_broadcast(plan.round_idx),
+            site.algorithm, server, site.records, cohort, orders, encode=encode
         )
         reduction = self._reduction(call, cohort, plan.round_idx)
         delivery = Delivery(site, channel, reduction, downloads, plan, on_client)
@@ -234,9 +230,7 @@ class Engine:
         return (self.site, self.training) if own else self._calls[call]
 
     def elsewhere(
-        self,
-        remote: Callable[[Site, LocalTraining], LocalTraining],
-        evaluation: Evaluation,
+        self, remote: Callable[[Site, LocalTraining], LocalTraining], evaluation: Evaluation
     ) -> "Engine":
         """An engine of the same run whose clients train, and are evaluated, on other machines."""
         calls = {name: (site, remote(site, own)) for name, (site, own) in self._calls.items()}

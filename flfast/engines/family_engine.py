@@ -50,12 +50,7 @@ def family_engine(
 class FamilyDownloads(Downloads):
     """Downloads of clients who get different parts of the model; see `Downloads`.
 
-    Args:
-        engines: of the members.
-        of: place of each client's member, int64 [K].
-
-    Attributes:
-        num_bytes: mean over the clients of the call.
+    For `engines` and `of` see `family_engine`. `num_bytes` is the mean over the call's clients.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - those of `Downloads`
@@ -100,9 +95,8 @@ def _plan_of(site: Site, plan: RoundPlan) -> RoundPlan:
 class FamilyTraining:
     """Trains the clients of each member together; see `LocalTraining`.
 
-    Args:
-        parts: site and training of each member.
-        of: place of each client's member, int64 [K]. The server's is the first one.
+    `parts` are site and training of each member. For `of` see `family_engine`; the server's member
+    is the first one.
     """
 
     def __init__(self, parts: Sequence[tuple[Site, LocalTraining]], of: np.ndarray) -> None:
@@ -129,13 +123,7 @@ class FamilyTraining:
 
 
 class FamilyEvaluation(Evaluation):
-    """Lets each client's own model predict; see `Evaluation`.
-
-    Args:
-        engines: of the members.
-        of: place of each client's member, int64 [K].
-        initial: weights of the members before round 1.
-    """
+    """Lets each client's own model predict; see `Evaluation`, and `family_engine`."""
 
     def __init__(self, engines: Sequence[Engine], of: np.ndarray, initial: Sequence[Tree]) -> None:
         first = engines[0]

@@ -196,11 +196,8 @@ def _in_order(
 class RemoteTraining:
     """Lets real clients train; see `LocalTraining`.
 
-    Args:
-        site: model and described data of the server.
-        local: trains a client of this process, whose upload shows what uploads look like.
-        cohort: the clients.
-        channel: the run's channel.
+    The site has model and described data of the server. `local` trains a client of this process,
+    whose upload shows what uploads look like.
     """
 
     name = "remote"

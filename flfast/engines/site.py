@@ -53,12 +53,8 @@ class Site:
         """A site with the same model, optimizer and data; without states it gets new ones."""
         module = self.module.of(self.model, algorithm)
         trainers = Trainers(module, self.trainers.make_trainer)
-        return replace(
-            self,
-            module=module,
-            trainers=trainers,
-            states=ClientStates() if states is None else states,
-        )
+        states = ClientStates() if states is None else states
+        return replace(self, module=module, trainers=trainers, states=states)
 
     @property
     def kept(self) -> Kept:

@@ -38,12 +38,9 @@ def find_sizes(
             limit = int(components.data.client_sizes.max())
             if key == "micro_batch" and phase.config.batch_size > 0:
                 limit = min(limit, phase.config.batch_size)
+            num = _devices_per_batch(phase, world)
             fitting = num_fitting(
-                probe,
-                limit,
-                devices_per_batch=_devices_per_batch(phase, world),
-                budget=None,
-                ranks=world.local_size,
+                probe, limit, devices_per_batch=num, budget=None, ranks=world.local_size
             )
             if not fitting:
                 raise ValueError(

@@ -147,11 +147,7 @@ def initial_weights(config: DictConfig, weights: Tree) -> Tree:
 
 
 def build_algorithm(
-    config: DictConfig,
-    initial: Tree,
-    model: nn.Module,
-    own: Own = NOTHING,
-    **offers: Any,
+    config: DictConfig, initial: Tree, model: nn.Module, own: Own = NOTHING, **offers: Any
 ) -> Algorithm:
     """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for.
 

@@ -65,10 +65,7 @@ def build_models(
 
 
 def build_model(
-    config: DictConfig,
-    data: FederatedDataModule,
-    own: Own = NOTHING,
-    client_id: int | None = None,
+    config: DictConfig, data: FederatedDataModule, own: Own = NOTHING, client_id: int | None = None
 ) -> nn.Module:
     """The model of a client, or of the server; see `build_models`."""
     models, family, _ = build_models(config, data, own)

@@ -124,11 +124,9 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
         return first
     data.kinds = kinds
     made = instantiate(config.algorithm) if own.algorithm is None else own.algorithm
-    check_agree(
-        config,
-        dict(zip(models, (first, *others), strict=True)),
-        lacks_common=common is None and callable(made) and asks_for(made, "common"),
-    )
+    lacks_common = common is None and callable(made) and asks_for(made, "common")
+    by_name = dict(zip(models, (first, *others), strict=True))
+    check_agree(config, by_name, lacks_common=lacks_common)
     return first._replace(members=Members(data.kinds, tuple(others)))
 
 
@@ -178,13 +176,8 @@ def _of_model(
     check_composed(config, capabilities)
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     make_optimizer = build_optimizer(config, model, algorithm)
-    module = LocalModule(
-        model,
-        algorithm,
-        make_optimizer,
-        data.examples.task_type,
-        freeze_batchnorm=config.bn == "frozen",
-    )
+    task_type, frozen = data.examples.task_type, config.bn == "frozen"
+    module = LocalModule(model, algorithm, make_optimizer, task_type, freeze_batchnorm=frozen)
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)

@@ -28,10 +28,7 @@ from flfast.federation.topologies.node_columns import NodeColumns
 from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import find_sizes, use_sizes
-from flfast.setup.build import (
-    build_sampler,
-    load_for_node,
-)
+from flfast.setup.build import build_sampler, load_for_node
 from flfast.setup.components import Components, build_components
 from flfast.setup.external_world import check_data_are_equal, check_folder_is_shared
 from flfast.setup.machinery import Machinery, build_machinery
@@ -47,10 +44,7 @@ from flfast.setup.resume import (
     restore_sizes,
     resume,
 )
-from flfast.setup.robustness import (
-    check_cohorts,
-    warn_of_rows,
-)
+from flfast.setup.robustness import check_cohorts, warn_of_rows
 from flfast.setup.user_code import own_failure
 from flfast.state.machine import return_freed_memory
 
@@ -167,8 +161,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
         restored = on_all_ranks(world, partial(resume, checkpoints, site, components, plans))
     resolved = resolved_sizes(given, phases)
     keeper = on_all_ranks(
-        world,
-        partial(checkpoint_keeper, machinery.engine, config, resolved, folder, requests),
+        world, partial(checkpoint_keeper, machinery.engine, config, resolved, folder, requests)
     )
     make = partial(
         build_federation, phases[0].config, job.folder, components, machinery, keeper, restored

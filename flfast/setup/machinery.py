@@ -112,10 +112,7 @@ def build_engine(
 
 
 def describe(
-    config: DictConfig,
-    choices: Mapping[str, str],
-    algorithm: Algorithm,
-    data: FederatedDataModule,
+    config: DictConfig, choices: Mapping[str, str], algorithm: Algorithm, data: FederatedDataModule
 ) -> str:
     """The run's title: algorithm, data, partition, shift, model and number of clients."""
     name = algorithm.name if config.mode == "federated" else config.mode

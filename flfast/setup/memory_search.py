@@ -156,13 +156,9 @@ def extrapolate(points: Sequence[tuple[int, StepMemory]], num_examples: int) -> 
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """Largest number in [1, limit] that fits; 0 if 1 does not.
+    """Largest number in [1, limit] that fits; 0 if 1 does not. The limit is >= 1.
 
-    Doubles the number until it does not fit, then bisects.
-
-    Args:
-        fits: monotone predicate: if n fits, every smaller number fits.
-        limit: >= 1.
+    Doubles the number until it does not fit, then bisects: if n fits, every smaller number does.
 
     >>> largest_fitting(lambda n: n <= 37, 100)
     37
@@ -183,14 +179,9 @@ def num_fitting(
 ) -> int:
     """Examples of the largest batch that fits on this rank's device, in [0, limit].
 
-    Neither the model's weights nor the state of random generators change.
-
-    Args:
-        probe: the local step.
-        limit: upper bound of the search, >= 1.
-        devices_per_batch: devices that a batch is split over evenly, >= 1.
-        budget: bytes to stay within; None is the free memory less `HEADROOM`.
-        ranks: processes that share this machine's memory, >= 1.
+    Neither the model's weights nor the state of random generators change. The limit is >= 1. A
+    batch is split evenly over `devices_per_batch` >= 1 devices. `budget` is bytes to stay within;
+    None is the free memory less `HEADROOM`, which `ranks` >= 1 processes of this machine share.
 
     Raises:
         ValueError: if the device is neither a CPU nor CUDA, or a CPU and the model recomputes.

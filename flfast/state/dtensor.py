@@ -15,14 +15,9 @@ def shard_like(value: Tensor, like: DTensor) -> DTensor:
     mesh = like.device_mesh
     chunks = value.chunk(mesh.size())  # fewer than ranks if dimension 0 is short
     rank = mesh.get_local_rank()
-    chunk = chunks[rank] if rank < len(chunks) else value[:0]
+    chunk = (chunks[rank] if rank < len(chunks) else value[:0]).to(like.device)
     return DTensor.from_local(
-        chunk.to(like.device),
-        mesh,
-        like.placements,
-        run_check=False,
-        shape=like.shape,
-        stride=like.stride(),
+        chunk, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
 
 

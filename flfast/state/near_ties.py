@@ -17,17 +17,11 @@ which all ways to execute a run agree."""
 
 
 def largest(values: np.ndarray, num: int) -> np.ndarray:
-    """Ascending indices of the `num` largest values; near ties go to the lower index.
+    """Ascending indices int64 [num] of the largest values; near ties go to the lower index.
 
     Whatever is larger than the num-th largest value by more than `EQUAL` is chosen, and nothing
-    that is smaller by more.
-
-    Args:
-        values: [N], finite; a value and its neighbours may be added without overflow.
-        num: from 0 to N.
-
-    Returns:
-        int64 [num].
+    that is smaller by more. Values [N] are finite, and a value and its neighbours may be added
+    without overflow. `num` is from 0 to N.
     """
     size = len(values)
     if num in {0, size}:
@@ -43,11 +37,7 @@ def largest(values: np.ndarray, num: int) -> np.ndarray:
 
 
 def first_lowest(values: Tensor) -> Tensor:
-    """Index of the first of the lowest values along the last dimension: [..., N] -> int64 [...].
-
-    Args:
-        values: [..., N], N >= 1.
-    """
+    """Index of the first of the lowest of N >= 1 values [..., N] in the last dimension, int64."""
     lowest = values.amin(-1, keepdim=True)
     return (values <= lowest + EQUAL * lowest.abs()).to(torch.uint8).argmax(-1)
 
@@ -55,9 +45,7 @@ def first_lowest(values: Tensor) -> Tensor:
 def signs(values: Tensor, scale: Tensor | float) -> Tensor:
     """-1, 0 or 1; 0 for values that are zero beside `scale`. In the dtype of the values.
 
-    Args:
-        values: values of any shape.
-        scale: magnitude of typical values, broadcast to the values.
+    `scale` is the magnitude of typical values, broadcast to the values.
     """
     return values.sign() * (values.abs() > EQUAL * scale)
 

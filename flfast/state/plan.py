@@ -75,11 +75,8 @@ class RoundPlan(NamedTuple):
         if self.work_fraction == 1:
             return self
         steps = self.local_steps or (self.local_epochs or 1) * epoch_steps
-        return self._replace(
-            local_epochs=None,
-            local_steps=max(1, round(self.work_fraction * steps)),
-            work_fraction=1.0,
-        )
+        share = max(1, round(self.work_fraction * steps))
+        return self._replace(local_epochs=None, local_steps=share, work_fraction=1.0)
 
     def describe(self) -> str:
         """The plan in one line, for the log."""

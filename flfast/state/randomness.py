@@ -21,12 +21,9 @@ def _seed_sequence(seed: int, purpose: str, path: tuple[int, ...]) -> np.random.
 
 
 def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:
-    """NumPy generator for one purpose, independent of all others.
+    """NumPy generator for one purpose, such as `"shuffle"`, independent of all others.
 
-    Args:
-        seed: the run's seed, >= 0.
-        purpose: name of the use, such as `"shuffle"`; different purposes draw independently.
-        path: round, client, epoch, ...; integers >= 0.
+    The seed is the run's, and the path is round, client, epoch, ...; integers >= 0.
 
     >>> float(generator(1, "shuffle", 3).random()) == float(generator(1, "shuffle", 3).random())
     True

@@ -45,6 +45,19 @@ def require_file(path: str | Path) -> None:
         raise OSError(errno.EINVAL, "is no file", str(path))
 
 
+@contextmanager
+def reading(what: str, *further: type[Exception]) -> Iterator[None]:
+    """Context in which a file of data is read; errors are ValueErrors that begin with `what`.
+
+    These are `OSError`, `ValueError`, which bytes that are no UTF-8 raise, and further types.
+    """
+    kinds: tuple[type[Exception], ...] = (OSError, ValueError, *further)
+    try:
+        yield
+    except kinds as error:
+        raise ValueError(f"{what}: {error}") from None
+
+
 def read_text(path: Path) -> str:
     """The text of a file of data, in UTF-8; links of the user are followed.
 

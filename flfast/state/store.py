@@ -35,14 +35,13 @@ class ClientStates:
     States of the same structure share a `Stack`. A client moves to another stack if the structure
     of its state changes, for example when its optimizer first has a state.
 
+    `memory` is most bytes in memory; None is unlimited. Beyond, all states move to files in the
+    folder, which is emptied when the first one is written.
+
     Attributes:
         in_files: whether states are kept in files.
         changed: clients whose states were stored or removed since this was last cleared, and
             whether they had one then.
-
-    Args:
-        memory: most bytes in memory; None is unlimited. Beyond, all states move to files.
-        folder: for the files; emptied when the first one is written.
     """
 
     def __init__(self, memory: int | None = None, folder: Path = Path("client_states")) -> None:

@@ -20,12 +20,8 @@ from flfast.state.regular_file import opener
 def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None = None) -> None:
     """Write tensors, numbers and text in nested dicts and lists.
 
-    The file has its name only after all of its contents are on the disk.
-
-    Args:
-        path: path of the file.
-        value: the contents; not copied, and must not change while they are written.
-        buffered: set once all data is in the file's buffers: from then on, `value` may change.
+    The file has its name only after all of its contents are on the disk. The value is not copied,
+    and must not change until all data is in the file's buffers; then `buffered` is set.
 
     Raises:
         OSError: with the path, if the disk is full or read-only.

@@ -49,13 +49,10 @@ def to_vectors(upload: Tree, counted: Collection[str]) -> tuple[Tensor, Tensor]:
 
 
 def from_vectors(learned: Tensor, counts: Tensor, like: Tree, counted: Collection[str]) -> Tree:
-    """Inverse of `to_vectors`; floating-point leaves have at least float32.
+    """Inverse of `to_vectors`, of [D] and [I]; floating-point leaves have at least float32.
 
-    Args:
-        learned: [D].
-        counts: float64 [I].
-        like: gives shapes and dtypes; may consist of meta tensors.
-        counted: names of the parts that are counts.
+    `like` gives shapes and dtypes, and may consist of meta tensors. `counted` are names of the
+    parts that are counts.
     """
     ends = {True: 0, False: 0}
     flags = iter([is_learned for _, is_learned in _leaves(like, counted)])

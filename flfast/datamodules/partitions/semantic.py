@@ -84,12 +84,8 @@ def _groups(
     features: np.ndarray, num_groups: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Group of each example, int [M], and the groups' centres, [at most num_groups, F]."""
-    k_means = KMeans(
-        min(num_groups, len(features)),
-        n_init=1,
-        max_iter=_MOST_STEPS,
-        random_state=int(rng.integers(2**31)),
-    )
+    num, seed = min(num_groups, len(features)), int(rng.integers(2**31))
+    k_means = KMeans(num, n_init=1, max_iter=_MOST_STEPS, random_state=seed)
     with warnings.catch_warnings():
         # Examples that are equal to each other leave groups empty, which is no problem here.
         warnings.simplefilter("ignore", ConvergenceWarning)

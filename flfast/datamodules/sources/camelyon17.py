@@ -15,7 +15,7 @@ from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.transforms import image_transform
 from flfast.datamodules.value_names import number_clients
 from flfast.state.options import Count, NonNegativeInt, Positive
-from flfast.state.regular_file import require_file
+from flfast.state.regular_file import reading, require_file
 
 _COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center", "split")
 
@@ -51,12 +51,9 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
         known = ", ".join(map(str, sorted(set(center.tolist()))))
         raise ValueError(f"data.test_centers={list(test_centers)}; allowed: of {known}: {unknown}")
     is_test = np.isin(center, test_centers) if test_centers else split == 1
+    paths = [str(folder / _patch(row)) for row in rows]
     inputs = load_images(
-        [str(folder / _patch(row)) for row in rows],
-        channels=3,
-        image_size=image_size,
-        in_memory=in_memory,
-        cache=cache,
+        paths, channels=3, image_size=image_size, in_memory=in_memory, cache=cache
     )
     clients = number_clients(center, is_test, where=f"data.root={root}: center")
     return Examples(
@@ -72,24 +69,18 @@ def camelyon17(  # noqa: PLR0913 - one parameter an option
 
 def _read_table(path: Path, root: str) -> tuple[list[dict[str, str]], np.ndarray]:
     """Rows of metadata.csv, and int64 [N, 3]: tumor, center, split."""
-    try:
+    wanted = "metadata.csv beside patches/, as WILDS has it in camelyon17_v1.0/"
+    with reading(f"data.root={root} has no readable {wanted}", csv.Error):
         require_file(path)
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file, strict=True)
             missing = [name for name in _COLUMNS if name not in (table.fieldnames or [])]
             rows = [] if missing else list(table)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"data.root={root} has no readable metadata.csv beside patches/, as WILDS has it in "
-            f"camelyon17_v1.0/: {error}"
-        ) from None
     if missing or not rows:
         raise ValueError(f"{path} lacks {', '.join(missing) or 'rows'}")
-    try:
+    with reading(f"{path}: tumor, center and split must be integers", TypeError):
         names = ("tumor", "center", "split")
         return rows, np.array([[int(row[name]) for name in names] for row in rows])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: tumor, center and split must be integers: {error}") from None
 
 
 def _patch(row: dict[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flfast.datamodules.sources.conversation_files import Conversation
 from flfast.state.extras import import_extra
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 END = "␃"
 """Ends every message of the plain template."""
@@ -38,7 +38,8 @@ def template_of(tokenizer: str) -> Template:
     """
     folder = Path(tokenizer).expanduser().parent
     config = folder / "tokenizer_config.json"
-    try:
+    problem = f"data.tokenizer={tokenizer}: the chat template in its folder cannot be read"
+    with reading(problem, TypeError):
         named = config.is_file() and "chat_template" in json.loads(read_text(config))
         if not named and not (folder / "chat_template.jinja").is_file():
             return plain
@@ -46,10 +47,6 @@ def template_of(tokenizer: str) -> Template:
         loaded: Any = library.PreTrainedTokenizerFast.from_pretrained(
             str(folder), local_files_only=True
         )
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"data.tokenizer={tokenizer}: the chat template in its folder cannot be read: {error}"
-        ) from None
     return partial(loaded.apply_chat_template, tokenize=False)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 ROLES = ("system", "user", "assistant")
 _FORMS = "allowed: messages; instruction, output and optionally input; or prompt and completion"
@@ -48,17 +48,13 @@ def read_conversations(root: str, client_column: str | None) -> list[Conversatio
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """File and line, and the object on the line."""
-    try:
+    with reading(f"data.root: {path} is not a readable UTF-8 text"):
         lines = read_text(path).split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"data.root: {path} is not a readable UTF-8 text: {error}") from None
     for number, line in enumerate(lines, 1):
         if line.strip():
             where = f"{path} line {number}"
-            try:
+            with reading(f"{where} is not readable JSON", RecursionError):
                 row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{where} is not readable JSON: {error}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{where} is {line[:40]!r}; allowed: a JSON object")
             yield where, row

@@ -65,10 +65,8 @@ def instructions(  # noqa: PLR0913 - one parameter an option
     else:
         made = make_tokenizer(tokenizer, texts=training, vocabulary_size=vocabulary_size)
         vocabulary, encode = token_texts(made), partial(encode_texts, made, special=False)
-    require_memory(
-        16 * len(parts) * max_tokens,
-        f"data.max_tokens={max_tokens} for {len(parts):,} conversations",
-    )
+    what = f"data.max_tokens={max_tokens} for {len(parts):,} conversations"
+    require_memory(16 * len(parts) * max_tokens, what)
     inputs = np.full((len(parts), max_tokens), PADDING, dtype=np.int64)
     targets = np.full((len(parts), max_tokens), IGNORED, dtype=np.int64)
     num_cut = 0

@@ -46,10 +46,8 @@ def copies(
             f"{num_copies} to {num_copies * int((~is_test).sum())}"
         )
     copied = one.inputs.nbytes if isinstance(one.inputs, Tensor) else 0
-    require_memory(
-        num_copies * (copied + one.targets.nbytes + 8 * len(is_test)),
-        f"data.num_copies={num_copies}",
-    )
+    needed = num_copies * (copied + one.targets.nbytes + 8 * len(is_test))
+    require_memory(needed, f"data.num_copies={num_copies}")
     owner = np.empty((num_copies, len(is_test)), dtype=np.int64)
     for number, own in enumerate(owner):
         clients = np.arange(number, num_clients, num_copies)

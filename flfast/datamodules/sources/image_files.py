@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
-from flfast.state.regular_file import require_file
+from flfast.state.regular_file import reading, require_file
 
 READ_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """Raised by Pillow, or here, if a file cannot be decoded."""
@@ -158,13 +158,10 @@ def _opened(path: str) -> Image.Image:
 
 
 def _size(path: str) -> tuple[int, int]:
-    try:
-        with _opened(path) as image:
-            width, height = image.size
-            # Pillow turns TIFF itself, and would decode a whole PNG to look for EXIF data.
-            if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
-                return width, height
-            on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) >= _ON_ITS_SIDE
-            return (height, width) if on_its_side else (width, height)
-    except READ_ERRORS as error:
-        raise ValueError(f"{path} is not a readable image: {error}") from None
+    with reading(f"{path} is not a readable image", *READ_ERRORS), _opened(path) as image:
+        width, height = image.size
+        # Pillow turns TIFF itself, and would decode a whole PNG to look for EXIF data.
+        if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
+            return width, height
+        on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) >= _ON_ITS_SIDE
+        return (height, width) if on_its_side else (width, height)

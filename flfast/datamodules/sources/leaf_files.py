@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.value_names import number_clients
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 
 class LeafUser(NamedTuple):
@@ -32,13 +32,11 @@ class LeafUser(NamedTuple):
 
 
 def leaf_users(root: str) -> Iterator[LeafUser]:
-    """All users with at least one example: those of `train/`, then those of `test/`.
+    """All users with at least one example: those of `train/`, then those of `test/`, if any.
 
-    Only one file is in memory at a time, so a caller should convert each user's lists at once.
-    Files are read in the order of their names, users in the order of the file.
-
-    Args:
-        root: folder with `train/` and optionally `test/`, as LEAF's `preprocess.sh` leaves it.
+    LEAF's `preprocess.sh` leaves these folders in `root`. Only one file is in memory at a time, so
+    a caller should convert each user's lists at once. Files are read in the order of their names,
+    users in the order of the file.
 
     Raises:
         ValueError: if folders or files are missing, or a file has another form.
@@ -56,10 +54,8 @@ def leaf_users(root: str) -> Iterator[LeafUser]:
 
 
 def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    try:
+    with reading(f"{path} is not readable JSON", RecursionError):
         content = json.loads(read_text(path))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ValueError(f"{path} is not readable JSON: {error}") from None
     data = content.get("user_data") if isinstance(content, dict) else None
     names = content.get("users") if isinstance(content, dict) else None
     if not isinstance(data, dict) or not isinstance(names, list):

@@ -38,10 +38,8 @@ def loads(  # noqa: PLR0913 - one parameter an option
         for harmonic in (1, 2):
             phase, height = rng.uniform(0, 4), rng.uniform(0.1, 0.4) / harmonic
             day += height * np.cos(2 * np.pi * harmonic * (hours - 17 - phase) / _DAY)
-        weather, shocks = (
-            np.zeros(len(hours)),
-            rng.normal(0, noise * np.sqrt(1 - 0.8**2), len(hours)),
-        )
+        shocks = rng.normal(0, noise * np.sqrt(1 - 0.8**2), len(hours))
+        weather = np.zeros(len(hours))
         for hour in hours[1:]:
             weather[hour] = 0.8 * weather[hour - 1] + shocks[hour]
         off = weekend * (hours // _DAY % 7 >= 5)

@@ -44,13 +44,9 @@ def mnist(
             getattr(datasets, name)(root, download=True)
         return read_idx(Path(root, name, "raw"), "train" if part == "train" else "t10k")
 
-    return official_examples(
-        read,
-        files=f"{name}/raw/*-ubyte",
-        root=root,
-        num_classes=10,
-        transform=image_transform(mean=mean, std=std, channels=1),
-    )
+    transform = image_transform(mean=mean, std=std, channels=1)
+    files = f"{name}/raw/*-ubyte"
+    return official_examples(read, files=files, root=root, num_classes=10, transform=transform)
 
 
 def read_idx(folder: Path, start: str) -> tuple[Tensor, Tensor]:

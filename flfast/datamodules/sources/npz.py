@@ -245,10 +245,7 @@ def _transform(
         raise ValueError(f"data.mean={mean} data.std={std}: give both, or neither")
     if mean is None or std is None:
         return BatchTransform(random_crop=random_crop, random_flip=random_flip)
+    channels = shape[0] if len(shape) == 3 else 1
     return image_transform(
-        mean=mean,
-        std=std,
-        channels=shape[0] if len(shape) == 3 else 1,
-        random_crop=random_crop,
-        random_flip=random_flip,
+        mean=mean, std=std, channels=channels, random_crop=random_crop, random_flip=random_flip
     )

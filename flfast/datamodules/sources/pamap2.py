@@ -13,7 +13,7 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.value_names import number_clients
 from flfast.state.options import BelowOne, Count, Positive
-from flfast.state.regular_file import require_file
+from flfast.state.regular_file import reading, require_file
 
 ACTIVITIES = (1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 24)
 """Ids of the protocol's activities, in the order of the classes; 0 is between activities."""
@@ -111,11 +111,9 @@ def read_number_table(path: Path) -> np.ndarray:
     Raises:
         ValueError: if it cannot be read.
     """
-    try:
+    with reading(f"{path} is not a table of numbers"):
         require_file(path)
         return np.loadtxt(path, dtype=np.float32, ndmin=2)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} is not a table of numbers: {error}") from None
 
 
 def _periods(activity: np.ndarray, test_fraction: float) -> Iterator[tuple[int, int, bool]]:

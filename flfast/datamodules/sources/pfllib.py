@@ -20,11 +20,9 @@ def pfllib(*, root: str) -> Examples:
     """Examples of a dataset that PFLlib has partitioned and split.
 
     Inputs [N, ...] are not normalised, since PFLlib has done that; floating-point inputs become
-    float32. Training examples come first, then test examples, each grouped by client.
-
-    Args:
-        root: folder with `train/`, `test/` and optionally `config.json`, whose `num_classes`
-            replaces the largest label + 1. Pickled code in the files does not run.
+    float32. Training examples come first, then test examples, each grouped by client. `root` has
+    `train/`, `test/` and optionally `config.json`, whose `num_classes` replaces the largest label
+    + 1. Pickled code in the files does not run.
 
     Raises:
         ValueError: if files are missing, hold anything but arrays of numbers, or do not fit

@@ -16,7 +16,7 @@ from flfast.datamodules.sources.hidden_files import is_hidden, say_left_out
 from flfast.datamodules.sources.image_files import READ_ERRORS, image_tensor, upright
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegative, NonNegativeInt, Positive
-from flfast.state.regular_file import require_file
+from flfast.state.regular_file import reading, require_file
 from flfast.tasks.task_type import IGNORED
 
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".npy"}
@@ -144,12 +144,10 @@ def _slices(
 
 
 def _opened(path: Path) -> Image.Image:
-    try:
+    with reading(f"{path} is not a readable image", *READ_ERRORS):
         require_file(path)
         with Image.open(path) as image:
             return upright(image)
-    except READ_ERRORS as error:
-        raise ValueError(f"{path} is not a readable image: {error}") from None
 
 
 def _volume(path: Path) -> np.ndarray:

@@ -15,7 +15,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.text_tokens import Text, language_examples, split_by_time
 from flfast.datamodules.sources.word_vocabulary import make_vocabulary, words_of
 from flfast.state.options import BelowOne, Count, VocabularySize
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 _FILE = "tinyshakespeare.txt"
 _CHOICES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
@@ -46,10 +46,8 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
         ValueError: if the file is missing or is not such a text, or no speaker is left.
     """
     path = _find(Path(root).expanduser())
-    try:
+    with reading(f"data.root={path} is not a readable UTF-8 text"):
         content = read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"data.root={path} is not a readable UTF-8 text: {error}") from None
     speeches = {name: "\n".join(lines) for name, lines in _by_speaker(content, path).items()}
     tokenize = _code_points if tokenizer == "characters" else _words
     long_enough = [speech for speech in speeches.values() if len(speech) >= min_characters]

@@ -49,10 +49,8 @@ def synthetic_alpha_beta(  # noqa: PLR0913 - one parameter an option
     sizes = _SMALLEST + rng.lognormal(_LOG_MEAN, _LOG_STD, num_clients).astype(np.int64)
     weights_bytes = 8 * num_features * num_classes
     # The parts of all clients in float32, and once more when they are joined.
-    require_memory(
-        weights_bytes + 8 * int(sizes.sum()) * num_features,
-        f"{asked} data.num_classes={num_classes}: {sizes.sum():,} examples",
-    )
+    what = f"{asked} data.num_classes={num_classes}: {sizes.sum():,} examples"
+    require_memory(weights_bytes + 8 * int(sizes.sum()) * num_features, what)
     shape = (num_features, num_classes)
     shared = rng.standard_normal(shape), rng.standard_normal(num_classes)
     spread = np.arange(1, num_features + 1) ** (-_DECAY / 2)

@@ -18,7 +18,7 @@ from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.number_like import as_numbers, odd_ones
 from flfast.datamodules.value_names import number_names
 from flfast.state.extras import import_extra
-from flfast.state.regular_file import require_file
+from flfast.state.regular_file import reading, require_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,8 @@ def read_table(path: str, *, names: Sequence[str] = (), key: str = "data.path") 
     from pyarrow import parquet
 
     file = Path(path).expanduser()
-    try:
+    further = EOFError, zlib.error, pyarrow.ArrowException
+    with reading(f"{key}={path} cannot be read as a table", *further):
         if file.name.endswith((".csv", ".csv.gz")):
             check_csv(file)
             table = _read_csv(file, names)
@@ -57,8 +58,6 @@ def read_table(path: str, *, names: Sequence[str] = (), key: str = "data.path") 
         else:
             raise ValueError("its name must end in .csv, .csv.gz or .parquet")
         names = table.column_names  # text that is no UTF-8 raises here
-    except (OSError, ValueError, EOFError, zlib.error, pyarrow.ArrowException) as error:
-        raise ValueError(f"{key}={path} cannot be read as a table: {error}") from None
     if not table.num_rows:
         raise ValueError(f"{key}={path} has no rows; columns: {', '.join(names)}")
     if len(set(names)) < table.num_columns:
@@ -70,11 +69,9 @@ def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
     from pyarrow import csv, string
 
     texts = dict.fromkeys(names, string())
-    return csv.read_csv(
-        path,
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(strings_can_be_null=True, column_types=texts),
-    )
+    parsing = csv.ParseOptions(newlines_in_values=True)
+    converting = csv.ConvertOptions(strings_can_be_null=True, column_types=texts)
+    return csv.read_csv(path, parse_options=parsing, convert_options=converting)
 
 
 def check_csv(path: Path, *, free: int | None = None) -> None:

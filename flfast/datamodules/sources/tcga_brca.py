@@ -27,11 +27,8 @@ def tcga_brca(*, root: str, standardise: Literal["none", "all", "client"]) -> Ex
 
     A client is the region of the patients' hospitals. The test examples are those of the
     authors' folds; patients without a fold are left out. The number of a client is the authors'.
-
-    Args:
-        root: folder with `brca.csv`, `centers.csv` and `train_test_split.csv`.
-        standardise: inputs by mean and standard deviation of training examples: of none, of all
-            clients, or of each client's own.
+    `root` has `brca.csv`, `centers.csv` and `train_test_split.csv`. Inputs are standardised by the
+    mean and deviation of training examples: of none, of all clients, or of each client's own.
 
     Raises:
         ValueError: if a file or a column is missing, or a patient has no region.

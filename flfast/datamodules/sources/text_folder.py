@@ -13,7 +13,7 @@ from flfast.datamodules.sources.csv_quotes import strict_rows
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.text_tokens import make_tokenizer, padded_tokens, token_texts
 from flfast.state.options import BelowOne, Count, VocabularySize
-from flfast.state.regular_file import require_file
+from flfast.state.regular_file import reading, require_file
 
 _FORM = "rows without a header: class from 1, text, more text, ..."
 
@@ -63,7 +63,7 @@ def text_folder(
 def _read(path: Path) -> tuple[list[int], list[str]]:
     """Classes from 1, and texts."""
     labels, texts = [], []
-    try:
+    with reading(f"{path} cannot be read"):
         require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:
             for number, row in enumerate(strict_rows(stream), 1):
@@ -74,8 +74,6 @@ def _read(path: Path) -> tuple[list[int], list[str]]:
                 labels.append(int(row[0]))
                 # The files write a line break as \n, and AG News as a single backslash.
                 texts.append(" ".join(row[1:]).replace("\\n", " ").replace("\\", " "))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
     if not labels:
         raise ValueError(f"{path} has no rows; expected {_FORM}")
     return labels, texts

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 PADDING, UNKNOWN = 0, 1
 
@@ -60,10 +60,8 @@ def make_vocabulary(path: str | None, *, words: Iterable[str], size: int) -> Wor
 
 
 def _read(path: str) -> list[str]:
-    try:
+    with reading(f"data.vocabulary={path} is not readable JSON", RecursionError):
         content: Any = json.loads(read_text(Path(path).expanduser()))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"data.vocabulary={path} is not readable JSON: {error}") from None
     words = content.get("vocab") if isinstance(content, dict) else content
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError(

@@ -19,8 +19,7 @@ MOST_SHAPES = 8
 class JoinedForward:
     """A model's forward pass in evaluation mode; the model's own where nothing can be joined.
 
-    Args:
-        model: its weights are read at every call.
+    The model's weights are read at every call.
     """
 
     def __init__(self, model: nn.Module) -> None:

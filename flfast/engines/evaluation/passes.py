@@ -29,11 +29,9 @@ FineTune = Callable[[dict[int, Tree], RoundPlan], dict[int, Tree]]
 
 
 class Evaluation:
-    """The evaluation passes of an engine.
+    """The evaluation passes of an engine; all ranks of the site's world share every pass.
 
-    Args:
-        site: site of this rank; all ranks of its world share every pass.
-        finetune: further local training before the last pass; None is off.
+    `finetune` is further local training before the last pass; None is off.
 
     Attributes:
         sets: names of all evaluation sets that are not empty.
@@ -157,12 +155,9 @@ class Evaluation:
     def personal_weights(
         self, clients: Sequence[int], server: Tree, *, together: bool
     ) -> dict[int, Tree]:
-        """Weights to evaluate clients with: personal ones, or the server's.
+        """Weights to evaluate clients with: personal ones, or those of the server state.
 
-        Args:
-            clients: whose states are on this rank, unless `together`.
-            server: server state.
-            together: all ranks call this for the same clients.
+        The clients' states are on this rank, unless all ranks call this for them `together`.
         """
         weights = dict.fromkeys(clients, model_weights(server))
         personal = self._site.algorithm.personal

@@ -26,12 +26,9 @@ stacked weights of larger models do not fit in the cache.
 class PersonalModels:
     """Predicts with the weights of one client after another, or of all clients under vmap.
 
-    Args:
-        model: its weights are overwritten.
-        task_type: gives the loss of the task that `predict` gets.
-        weights: by client.
-        vmapped: whether to use vmap for small batches, if the model allows it.
-        predict: instead of the model's forward; see `Algorithm.predict`.
+    The model's weights are overwritten. `vmapped`: small batches use vmap, if the model allows it.
+    `predict` replaces the model's forward, and gets a task with the loss of `task_type`; see
+    `Algorithm.predict`.
     """
 
     def __init__(
@@ -68,17 +65,15 @@ class PersonalModels:
         )
 
     def _predict(self, client_id: int, batch: Batch) -> Tensor:
-        if self._predict_with is not None:
-            if client_id != self._loaded_client:
-                device = batch.inputs.device
-                self._loaded = by_name(
-                    tree_map(lambda x: placed(x, device), self._weights[client_id])
-                )
-                self._loaded_client = client_id
-            return self._predict_with(LocalTask(self._model, self._task_type), self._loaded, batch)
         if client_id != self._loaded_client:
-            write_weights(self._model, self._weights[client_id])
-            self._loaded_client = client_id
+            self._loaded_client, weights = client_id, self._weights[client_id]
+            if self._predict_with is None:
+                write_weights(self._model, weights)
+            else:
+                device = batch.inputs.device
+                self._loaded = by_name(tree_map(lambda x: placed(x, device), weights))
+        if self._predict_with is not None:
+            return self._predict_with(LocalTask(self._model, self._task_type), self._loaded, batch)
         logits: Tensor = self._model(batch.inputs)
         return logits
 

@@ -239,11 +239,8 @@ def _fingerprint(command: list[str], torch: Path) -> str:
 
     Places are no part of it: clones and environments with the same torch share a library.
     """
-    compiler = subprocess.run(
-        [command[0], f"-march={_march()}", "-E", "-dM", "-x", "c++", os.devnull],
-        capture_output=True,
-        check=False,
-    ).stdout
+    query = [command[0], f"-march={_march()}", "-E", "-dM", "-x", "c++", os.devnull]
+    compiler = subprocess.run(query, capture_output=True, check=False).stdout
     of_torch = (torch / "version.py", torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
     files = [_SOURCE, *_HEADERS, *filter(Path.exists, of_torch)]  # the last one has the ABI
     flags = [word for word in command[1:] if not word.startswith(("-I", "-L", "/"))]
