@@ -82,7 +82,8 @@ class StackProgram:
         widths = []
         for stage, programs in enumerate(self._client.programs):
             with torch.inference_mode():
-                context = self._client.begin_stage(self._state, 0, stage, start.data, context)
+                client_id = start.data.client_id
+                context = self._client.reach_stage(self._state, 0, stage, client_id, context)
                 settings = self._client.settings(stage, context)
             trees = [self._state.slot(0, stage), context.trees, settings, batch]
             step = programs.operators("whole", trees, dict(zip(ROWS, rows, strict=True)))
@@ -139,7 +140,7 @@ class StackProgram:
             _local_steps(data, own)
             for data, own in zip(parts, zip(*plans, strict=True), strict=True)
         ]
-        given = [start.context for start in stack]
+        given, ids = [s.context for s in stack], [s.data.client_id for s in stack]
         with torch.inference_mode():
             contexts = self._client.contexts.on_device(given, plans[0][0].round_idx)
             if self._state.width < len(stack):
@@ -149,12 +150,12 @@ class StackProgram:
             seen = np.zeros(len(stack), dtype=np.int64)
             for stage, (data, steps) in enumerate(zip(parts, stages, strict=True)):
                 contexts = [
-                    self._client.begin_stage(self._state, place, stage, data[place], context)
+                    self._client.reach_stage(self._state, place, stage, ids[place], context)
                     for place, context in enumerate(contexts)
                 ]
                 seen += self._run(stage, data, contexts, steps)
             contexts = [
-                self._client.measured(self._state, place, len(stages), stack[place].data, context)
+                self._client.reach_stage(self._state, place, len(stages), ids[place], context)
                 for place, context in enumerate(contexts)
             ]
         counted = zip(stack, contexts, seen.tolist(), zip(*stages, strict=True), strict=True)
