@@ -52,7 +52,7 @@ def released(
         channel = replace(channel, memory={**channel.memory, NOISE: kept})
     noisy: Tree = {}
     for name in change:
-        is_sum = name in parts and parts[name].rule == "sum"
+        is_sum = parts.get(name, Part()).rule == "sum"
         factors = (1.0, 1.0) if is_sum else (uploads.num_uploads / expected, 1 / expected)
         noisy |= _combined({name: change[name]}, {name: noise[name]}, *factors)
     return merge(mean, noisy), channel
