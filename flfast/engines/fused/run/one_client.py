@@ -218,7 +218,7 @@ class ClientProgram:
             if key not in bound_steps:
                 state = self._state.slot(0, stage, grads=span.kind != "whole")
                 trees = [state, context.trees, settings, self._batch(span)]
-                bound_steps[key] = self.programs[stage].bind(span.kind, trees)
+                bound_steps[key] = BoundStep(self.programs[stage], span.kind, trees)
             return bound_steps[key]
 
         return bind
