@@ -33,13 +33,8 @@ def released(
     """The mean with noise, and the channel of the next round, which may remember the noise.
 
     The mean is `(sum of changes + noise) / expected clients`. Parts with the rule `sum` are the
-    sum of changes and noise.
-
-    Args:
-        channel: with central noise.
-        mean: mean of the uploads, which all weigh the same; sums for such parts.
-        parts: parts of uploads, by name.
-        uploads: uploads of the call.
+    sum of changes and noise. Given are a channel with central noise, and the mean of the uploads,
+    which all weigh the same; sums for such parts.
     """
     privacy, limit = channel.privacy, channel.clip_limit
     add_noise, expected = privacy.central_noise, privacy.expected_clients

@@ -44,14 +44,10 @@ from flfast.state.weights import read_weights
 
 
 class FusedTraining:
-    """One `fit` per round; its training step trains all clients of this rank.
+    """One `fit` per round; its training step trains all clients of this rank. See `LocalTraining`.
 
-    See `LocalTraining`.
-
-    Args:
-        site: site of this rank.
-        decided: earlier decisions of `auto`, by name; new ones are added.
-        stack: number of clients that train together; `auto` chooses it by speed.
+    `decided` has earlier decisions of `auto`, by name; new ones are added. `stack` is the number
+    of clients that train together; `auto` chooses it by speed.
     """
 
     name = "fused"

@@ -162,10 +162,8 @@ class BoundStep:
     def split(self, rows: Tree) -> "SplitStep | None":
         """The step split at its frozen layers; None where no expensive layer is frozen.
 
-        Stacks cannot be split.
-
-        Args:
-            rows: rows of one step, each [B, ...]; only shapes and types are read.
+        Stacks cannot be split. Of the rows of one step, each [B, ...], only shapes and types are
+        read.
         """
         key = (self._key, *((name, row.shape) for name, row in rows.items()))
         splits = self._programs.splits
