@@ -9,7 +9,7 @@ Personal models come from fine-tuning the whole model at evaluation. The authors
 five epochs (`finetune_epochs=5`).
 """
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Weighting
+from flfast.algorithms.contract import Algorithm, LocalStage, Weighting
 from flfast.algorithms.kit.split import split
 from flfast.state.tree import Tree, merge, part_of
 
@@ -21,20 +21,11 @@ def fedbabu(*, head: list[str] | None, weighting: Weighting, initial: Tree) -> A
     """
     fixed_head, body = split(initial, head)
 
-    def broadcast(server: Tree) -> Tree:
-        return part_of(server, body)
-
-    def start(broadcast: Tree, client: Tree) -> Tree:
-        return merge(part_of(broadcast, body), fixed_head)
-
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return ctx.change(part_of(done.weights, body)), ctx.client
-
     return Algorithm(
         name="fedbabu",
         weighting=weighting,
         stages=(LocalStage(trains=body["params"].keys()),),
-        broadcast=broadcast,
-        start=start,
-        finish=finish,
+        broadcast=lambda server: part_of(server, body),
+        start=lambda broadcast, client: merge(part_of(broadcast, body), fixed_head),
+        finish=lambda done, ctx: (ctx.change(part_of(done.weights, body)), ctx.client),
     )

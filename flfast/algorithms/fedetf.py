@@ -30,6 +30,7 @@ from flfast.algorithms.contract import (
     Weighting,
 )
 from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.prototypes import EXCLUDED
 from flfast.algorithms.kit.second_model import personal_part, prefixed, shared_part
 from flfast.algorithms.kit.simplex import projections, simplex
 from flfast.state.options import Count, NonNegativeInt, Positive
@@ -37,8 +38,6 @@ from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights
 
 SCALE, VECTORS = ".scale", ".vectors"
-ABSENT = -1e4
-"""Added to the logits of classes that a client lacks; minus infinity would make padding NaN."""
 
 
 def fedetf(  # noqa: PLR0913 - one parameter an option
@@ -63,7 +62,7 @@ def fedetf(  # noqa: PLR0913 - one parameter an option
     def balanced(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         found = logits(params, task.logits(params, batch), ctx.start["params"][VECTORS])
         counts = ctx.facts["labels"]
-        priors = torch.where(counts > 0, counts.clamp(min=1).log(), ABSENT).to(found.dtype)
+        priors = torch.where(counts > 0, counts.clamp(min=1).log(), EXCLUDED).to(found.dtype)
         return task.mean(F.cross_entropy(found + priors, batch.targets, reduction="none"))
 
     def own(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:

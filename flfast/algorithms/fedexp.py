@@ -33,10 +33,8 @@ def fedexp(*, epsilon: Positive, weighting: Weighting, clip_norm: Positive | Non
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         length = float(squared_norm(sub(ctx.server["params"], done.weights["params"])))
         # A count: distances of aggregation rules must not include it, and a median is robust.
-        return {
-            **ctx.change(done.weights),
-            "length": torch.tensor(length, dtype=torch.float64),
-        }, ctx.client
+        sent = torch.tensor(length, dtype=torch.float64)
+        return {**ctx.change(done.weights), "length": sent}, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean = uploads.mean

@@ -18,13 +18,11 @@ from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.prototypes import EXCLUDED
 from flfast.algorithms.kit.second_model import personal_part, upload_shared, with_personal
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree, merge, part_of, tree_map
 from flfast.state.weights import model_weights
-
-ABSENT = -1e4
-"""Added to the logits of classes that a client lacks; minus infinity would make padding NaN."""
 
 
 def fedrod(
@@ -39,7 +37,7 @@ def fedrod(
         counts = ctx.facts["labels"]
         priors = gamma * counts.clamp(min=1).log()
         if gamma > 0:
-            priors = torch.where(counts > 0, priors, ABSENT)
+            priors = torch.where(counts > 0, priors, EXCLUDED)
         logits = (g + priors.to(g.dtype), g.detach() + p)
         errors = [F.cross_entropy(x, batch.targets, reduction="none") for x in logits]
         return task.mean(errors[0] + errors[1])

@@ -13,7 +13,7 @@ Both g_k are of the same batch. A round calls the cohort twice: for c, then for 
 
 from torch import Tensor
 
-from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Round, Task, Weighting
+from flfast.algorithms.contract import Algorithm, Batch, Context, Round, Task, Weighting
 from flfast.algorithms.kit.gradient import gradient
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
 from flfast.state.options import BelowOne
@@ -22,16 +22,12 @@ from flfast.state.tree import Tree, add, move, zeros
 
 def mime(*, beta: BelowOne, weighting: Weighting) -> Algorithm:
     """MimeLite with variance-reduced gradients."""
-
-    def measured(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return {"gradient": mean_gradient(ctx)}, ctx.client
-
     full_gradient = Algorithm(
         name="mime's full gradient",
         weighting=weighting,
         facts=("examples",),
         stages=(GRADIENT,),
-        finish=measured,
+        finish=lambda done, ctx: ({"gradient": mean_gradient(ctx)}, ctx.client),
     )
 
     def reduced(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:

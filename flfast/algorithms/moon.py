@@ -13,7 +13,7 @@ mode. In a client's first round z_prev equals z_glob, and their gradients cancel
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Task, Weighting
+from flfast.algorithms.contract import Algorithm, Batch, Context, Task, Weighting
 from flfast.algorithms.kit.split import head_layer
 from flfast.state.options import NonNegative, Positive
 from flfast.state.tree import Tree
@@ -34,13 +34,10 @@ def moon(
         )
         return loss + mu * task.mean(F.softplus(to_previous - to_global))
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return ctx.change(done.weights), done.weights
-
     return Algorithm(
         name="moon",
         weighting=weighting,
         client_state=model_weights,
         loss=contrastive,
-        finish=finish,
+        finish=lambda done, ctx: (ctx.change(done.weights), done.weights),
     )

@@ -33,10 +33,8 @@ def q_fedavg(*, q: NonNegative) -> Algorithm:
         length = float(squared_norm(sub(ctx.server["params"], done.weights["params"])))
         lr = float(ctx.lr)
         scale = 1 + q * length / (lr * loss_before(ctx)) if lr else 1.0
-        return {
-            **ctx.change(done.weights),
-            "scale": torch.tensor(scale, dtype=torch.float64),
-        }, ctx.client
+        sent = torch.tensor(scale, dtype=torch.float64)
+        return {**ctx.change(done.weights), "scale": sent}, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean, step = uploads.mean, 1 / float(uploads.mean["scale"])

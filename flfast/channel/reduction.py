@@ -31,7 +31,7 @@ def reduction_for(
         combined: Reduction = MeanReduction()
     else:
         combined = RowReduction(aggregation, cohort, counted, basis)
-    plain = all(part.rule == "mean" and part.over is None for part in parts.values())
+    plain = all(part.is_mean for part in parts.values())
     return combined if plain else PartsReduction(combined, cohort, parts, aggregation)
 
 
@@ -67,7 +67,7 @@ class PartsReduction:
         self._rows[client_id] = rows, weight
 
     def _rule(self, name: str) -> str:
-        rule = self._parts[name].rule if name in self._parts else "mean"
+        rule = self._parts.get(name, Part()).rule
         # A robust rule combines sums as means, which `combine` multiplies again.
         return "mean" if rule == "sum" and self._robust else rule
 
@@ -94,7 +94,7 @@ class PartsReduction:
         )
 
     def _scaled(self, name: str, part: Any, num: int) -> Any:
-        is_sum = name in self._parts and self._parts[name].rule == "sum"
+        is_sum = self._parts.get(name, Part()).rule == "sum"
         return _map(lambda leaf: leaf * num, part) if is_sum else part
 
 
@@ -102,7 +102,7 @@ def divided(mean: Tree, parts: Mapping[str, Part]) -> Tree:
     """Combined parts, those with `Part.over` divided by that other part."""
 
     def ratio(name: str) -> Any:
-        over = parts[name].over if name in parts else None
+        over = parts.get(name, Part()).over
         return mean[name] if over is None else _map(_ratio, mean[name], mean[over])
 
     return {name: ratio(name) for name in mean}

@@ -33,13 +33,8 @@ def released(
     """The mean with noise, and the channel of the next round, which may remember the noise.
 
     The mean is `(sum of changes + noise) / expected clients`. Parts with the rule `sum` are the
-    sum of changes and noise.
-
-    Args:
-        channel: with central noise.
-        mean: mean of the uploads, which all weigh the same; sums for such parts.
-        parts: parts of uploads, by name.
-        uploads: uploads of the call.
+    sum of changes and noise. Given are a channel with central noise, and the mean of the uploads,
+    which all weigh the same; sums for such parts.
     """
     privacy, limit = channel.privacy, channel.clip_limit
     add_noise, expected = privacy.central_noise, privacy.expected_clients
@@ -52,7 +47,7 @@ def released(
         channel = replace(channel, memory={**channel.memory, NOISE: kept})
     noisy: Tree = {}
     for name in change:
-        is_sum = name in parts and parts[name].rule == "sum"
+        is_sum = parts.get(name, Part()).rule == "sum"
         factors = (1.0, 1.0) if is_sum else (uploads.num_uploads / expected, 1 / expected)
         noisy |= _combined({name: change[name]}, {name: noise[name]}, *factors)
     return merge(mean, noisy), channel

@@ -39,12 +39,7 @@ class RowReduction:
     Rows are in the order of the cohort, so that every number of ranks gives the same result.
     Counts, such as local steps and BatchNorm's batches, are no part of the rows. Their result is
     the median over the uploads that the rule selected (the lower of the two middle values).
-
-    Args:
-        aggregation: combines the rows.
-        cohort: K clients.
-        counted: names of the parts that are counts.
-        basis: what the rule may compare uploads with.
+    `counted` are the names of the parts that are counts.
     """
 
     def __init__(

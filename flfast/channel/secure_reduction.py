@@ -5,7 +5,7 @@ when the masks are removed: `channel/secure/`.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ class Encoding(NamedTuple):
     @property
     def is_wide(self) -> set[str]:
         """Names of parts in wide words."""
-        return {name for name, part in self.parts.items() if not _is_learned_mean(part)}
+        return {name for name, part in self.parts.items() if not (part.learned and part.is_mean)}
 
     def vectors(
         self, client_id: int, upload: Tree, weight: float
@@ -81,16 +81,24 @@ class Encoding(NamedTuple):
             return None
         share = weight / self.max_weight
         means = torch.where(self._is_sum(like), wide, wide / share)
-        means = torch.where(_is_whole(like, self.is_wide), nearest_whole(means), means)
+        is_whole = self._marks(like, lambda _, leaf: not leaf.is_floating_point())
+        means = torch.where(is_whole, nearest_whole(means), means)
         mean = from_vectors(torch.from_numpy(sums.values) / share, means, like, self.is_wide)
         return divided(mean, self.parts)
 
     def _is_sum(self, upload: Tree) -> Tensor:
         """Which wide values are sums, bool [W - 1]."""
+        return self._marks(upload, lambda name, _: self.parts.get(name, Part()).rule == "sum")
+
+    def _marks(self, upload: Tree, is_marked: Callable[[str, Tensor], bool]) -> Tensor:
+        """Which wide values are of a marked (part, leaf), in the order of `to_vectors`."""
         flags = [torch.zeros(0, dtype=torch.bool)]
-        for name, leaf in _wide_leaves(upload, self.is_wide):
-            is_sum = name in self.parts and self.parts[name].rule == "sum"
-            flags.append(torch.full((leaf.numel(),), is_sum))
+        for name, part in upload.items():
+            flags += [
+                torch.full((leaf.numel(),), is_marked(name, leaf))
+                for leaf in leaves({name: part})
+                if name in self.is_wide or not leaf.is_floating_point()
+            ]
         return torch.cat(flags)
 
 
@@ -193,23 +201,3 @@ def secure_reduction(
         real = ServerRound(secure.make_terms(cohort, channel.seed, path), path, secure.ask)
         return MaskedReduction(real, encoding)
     return SecureReduction(secure.make_round(cohort, channel.seed, path), encoding)
-
-
-def _is_learned_mean(part: Part) -> bool:
-    return part.learned and part.rule == "mean" and part.over is None
-
-
-def _wide_leaves(upload: Tree, is_wide: Collection[str]) -> Iterator[tuple[str, Tensor]]:
-    """(part, leaf) of what is encoded in wide words, in the order of `to_vectors`."""
-    for name, part in upload.items():
-        for leaf in leaves({name: part}):
-            if name in is_wide or not leaf.is_floating_point():
-                yield name, leaf
-
-
-def _is_whole(upload: Tree, is_wide: Collection[str]) -> Tensor:
-    """Which wide values are integers, bool [W]."""
-    flags = [torch.zeros(0, dtype=torch.bool)]
-    for _, leaf in _wide_leaves(upload, is_wide):
-        flags.append(torch.full((leaf.numel(),), not leaf.is_floating_point()))
-    return torch.cat(flags)

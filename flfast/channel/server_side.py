@@ -67,11 +67,8 @@ class ServerSide(NamedTuple):
     def from_outside(self, sender: Sender, sent: Sent, expected: Tree, num: int) -> Arrival:
         """The arrival of what a real client sent, which may be anything.
 
-        Args:
-            sender: the client.
-            sent: what it sent.
-            expected: gives names, shapes and dtypes of the leaves that the server wants.
-            num: training examples that the client has.
+        `expected` gives names, shapes and dtypes of the leaves that the server wants, and `num` is
+        how many training examples the client has.
         """
         reason = self._overstated(sent, num) if sent.is_finite else DIVERGED
         if reason:
@@ -130,12 +127,8 @@ class ServerSide(NamedTuple):
     def accept(self, upload: Tree, sent: Sent, size: int, *, expected: Tree | None) -> Arrival:
         """Check and clip an upload.
 
-        Args:
-            upload: the decoded upload.
-            sent: what it came with.
-            size: bytes on arrival.
-            expected: gives names, shapes and dtypes of its leaves, may have meta tensors. None:
-                the upload is known to be whole.
+        It is decoded, and came with `sent`, in `size` bytes. `expected` gives names, shapes and
+        dtypes of its leaves, and may have meta tensors. None: the upload is known to be whole.
         """
         defect = "" if expected is None else _defect(upload, expected, self.algorithm.counted)
         if defect:

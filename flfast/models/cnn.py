@@ -51,7 +51,7 @@ def pooled_cnn(
         width, sides = units, [(side + 2 * padding - 4) // 2 for side in sides]
     area = math.prod(sides)
     top = dense_layers(width * area, hidden, num_classes, relus=len(convolutions))
-    return nn.Sequential(OrderedDict([*layers.items(), *top.items()]))
+    return nn.Sequential(layers | top)
 
 
 def _smallest(padding: int) -> int:

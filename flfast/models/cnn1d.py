@@ -40,4 +40,4 @@ def cnn1d(
             f"series of {input_shape[1]} samples; use fewer channels or a smaller kernel_size"
         )
     top = dense_layers(width * length, hidden, num_classes, relus=len(channels))
-    return nn.Sequential(OrderedDict([*layers.items(), *top.items()]))
+    return nn.Sequential(layers | top)

@@ -135,14 +135,11 @@ def family(
     feature_dim: Count | None,
     common: dict[str, Any] | str | None,
 ) -> Family:
-    """Clients' models of several architectures.
+    """Clients' models of several architectures; options are as of `Family`.
 
-    Args:
-        of: members by name, after names of options were replaced by these options.
-        assign: as of `Family`; names may be in a file.
-        shares: as of `Family`.
-        feature_dim: size of the features of all members; None leaves models as they are.
-        common: a small model that all clients share, for algorithms with two models.
+    `of` are members by name, after names of options were replaced by these options; names of
+    `assign` may be in a file. `common` is a small model that all clients share, for algorithms
+    with two models.
 
     Raises:
         ValueError: if there is no member.

@@ -41,7 +41,7 @@ def vgg11(
         layers[f"pool{stage}"] = nn.MaxPool2d(2)
     area = (rows // 32) * (columns // 32)
     top = dense_layers(width * area, hidden, num_classes, dropout=dropout)
-    model = nn.Sequential(OrderedDict([*layers.items(), *top.items()]))
+    model = nn.Sequential(layers | top)
     model.apply(_initialise)
     return model
 

@@ -53,26 +53,19 @@ class Download(Protocol):
     def plan(self, client_id: int, plan: RoundPlan) -> RoundPlan:
         """The client's own plan: its round, learning rate, epochs or steps, and fraction of them.
 
-        Args:
-            client_id: the client.
-            plan: plan of the call, which decides all else.
+        The plan of the call decides all else.
         """
 
 
 class Downloads:
     """What each client of a call downloads; see `Download`.
 
-    Args:
-        algorithm: algorithm of the call.
-        server: server state.
-        records: what the server keeps of clients.
-        clients: clients of the call.
-        orders: by client, for those that do something else than the others.
-
-        encode: broadcast -> (what clients decode, bytes); None sends it as it is.
+    `server` is the server state, `records` is what the server keeps of clients, and `clients` are
+    those of the call. `encode` is broadcast -> (what clients decode, bytes); None sends it as it
+    is.
 
     Attributes:
-        orders: the same.
+        orders: by client, for those that do something else than the others.
         exact: the broadcast before it was encoded.
         broadcast: what clients without a version of their own download.
         num_bytes: for one client.
@@ -130,11 +123,7 @@ class Downloads:
 
 
 class OwnDownloads(NamedTuple):
-    """Each client of a call downloads what is given for it; see `Download`.
-
-    Attributes:
-        trees: by client.
-    """
+    """Each client of a call downloads what is given for it in `trees`; see `Download`."""
 
     trees: Mapping[int, Tree]
 

@@ -11,9 +11,7 @@ from flfast.state.tree import Tree, tree_map
 class Records:
     """What the server knows of its clients, for `Algorithm.send`.
 
-    Args:
-        first: gives the record of a client that has none yet.
-        states: by client.
+    `first` gives the record of a client that has none yet, in `states`.
     """
 
     def __init__(self, first: Callable[[], Tree], states: ClientStates) -> None:

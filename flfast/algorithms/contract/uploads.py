@@ -29,6 +29,11 @@ class Part(NamedTuple):
     learned: bool = True
     stale: Literal["discount", "keep", "refuse"] = "discount"
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is averaged, and divided by nothing."""
+        return self.rule == "mean" and self.over is None
+
 
 class Uploads(NamedTuple):
     """The uploads of a cohort, as the server step gets them. K clients.

@@ -3,11 +3,9 @@
 With the BatchNorm layers of FedAvg it is FedBN; `fedbn` has paper and equation.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Round
+from flfast.algorithms.contract import Algorithm, Context, Finished
 from flfast.algorithms.kit.wrapping import inner_context, viewed
 from flfast.state.tree import Tree, merge, part_of, without
 from flfast.state.weights import model_weights
@@ -17,11 +15,8 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
     """Keep some parameters and buffers on the client: they are neither broadcast nor uploaded.
 
     The server's model has their initial values, and so has a client before its first round. It is
-    not complete, and therefore neither evaluated nor saved as a model.
-
-    Args:
-        algorithm: federates the rest.
-        initial: leaves to keep, with initial values, `{"params": ..., "buffers": ...}`.
+    not complete, and therefore neither evaluated nor saved as a model. `initial` are the leaves to
+    keep, with initial values, `{"params": ..., "buffers": ...}`; the algorithm federates the rest.
 
     Raises:
         ValueError: if a round has several calls, and the algorithm has states of clients. Or if
@@ -51,6 +46,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         {"server": shared, "download": download, "context": inner_context},
         dict.fromkeys(("send", "record", "first_record"), shared),
     )
+    run = inner.round
 
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, state = inner.finish(done, ctx)
@@ -68,10 +64,6 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         broadcast=lambda server: shared(algorithm.broadcast(server)),
         finish=finish,
         server_step=lambda server, uploads: merge(server, inner.server_step(server, uploads)),
-        round=inner.round and partial(_round, inner.round),
+        round=run and (lambda server, rnd: merge(server, run(server, rnd))),
         calls=tuple(keep_local(call, initial) for call in algorithm.calls),
     )
-
-
-def _round(run: Callable[[Tree, Round], Tree], server: Tree, rnd: Round) -> Tree:
-    return merge(server, run(server, rnd))

@@ -40,11 +40,9 @@ class LinearHead(NamedTuple):
         return task.fixed_features(weights, batch, layer=self.layer)
 
     def logits(self, weights: Tree, z: Tensor) -> Tensor:
-        """Logits [B, C] of features [B, D].
+        """Logits [B, C] of features z [B, D], the inputs of the layer.
 
-        Args:
-            weights: by name, in any data type; those of the head are read.
-            z: features, the inputs of the layer.
+        Of the weights by name, in any data type, those of the head are read.
         """
         return F.linear(z, *(weights[name].to(z.dtype) for name in self.names))
 

@@ -40,14 +40,9 @@ def averaged_products(
 ) -> Algorithm:
     """The server gets the mean of clients' products of LoRA, as `products` by name of A.
 
-    Its factors are those of the first member. Clients get the first rows of A and columns of B.
-
-    Args:
-        name: of the algorithm.
-        initial: weights of the model.
-        members: weights of all members, the largest first.
-        weighting: of clients.
-        factors: whether changes of the factors are averaged, too.
+    Its factors are those of the first of the `members`, the largest, which are given by their
+    weights. Clients get the first rows of A and columns of B. `factors` says whether changes of
+    the factors are averaged, too.
 
     Raises:
         ValueError: naming a leaf in which members differ, but must not.

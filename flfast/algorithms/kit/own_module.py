@@ -39,11 +39,9 @@ class OwnModule:
         self.initial: Tree = map_weights(self._prefixed, read_weights(self._module))
 
     def __call__(self, weights: Tree, *inputs: Tensor) -> Any:
-        """What the module computes.
+        """What the module computes of its inputs, all of one type.
 
-        Args:
-            weights: by name; others are ignored. They are converted to the type of the inputs.
-            inputs: inputs of the module, all of one type.
+        Weights are by name; others are ignored. They are converted to the type of the inputs.
         """
         own = {
             name.removeprefix(self._prefix): leaf.to(inputs[0].dtype)

@@ -11,7 +11,8 @@ from flfast.state.tree import Tree, merge
 from flfast.state.weights import model_weights
 
 EXCLUDED = -1e4
-"""Logit of a class that is not in the sum. Minus infinity in all of them has no gradient."""
+"""Logit of a class that is not in the sum, or added to its logit. Minus infinity in all of them
+has no gradient, and would make padding NaN."""
 
 
 def pulled_to_prototypes(
@@ -96,9 +97,7 @@ def no_rows(num: int, like: Tree) -> Tree:
 def latest(old: Tree, uploads: Uploads) -> Tree:
     """The last rows of the M clients that uploaded last; unused ones have `clients` = -1.
 
-    Args:
-        old: leaves [M, ...] and ids `clients` [M].
-        uploads: their rows replace the clients' old ones.
+    Rows of the uploads replace the clients' old ones, leaves [M, ...] and ids `clients` [M].
     """
     kept = torch.isin(old["clients"], uploads.clients, invert=True)
     rows, num = {**uploads.rows, "clients": uploads.clients}, len(kept)

@@ -43,15 +43,9 @@ def averaged_slices(
 
         w[t+1] = w[t] + sum_k n_k change_k / sum_k n_k,   over clients k that have the element
 
-    An element that no client has stays.
-
-    Args:
-        name: of the algorithm.
-        initial: weights of the slice.
-        members: weights of all members, the largest first: the server's model.
-        weighting: of clients.
-        rolls: let windows begin a unit further in each round, and go round at the end.
-        lacks_layers: whether slices may lack layers.
+    An element that no client has stays. `initial` are the weights of the slice, and `members`
+    those of all members, the largest first: the server's model. With `rolls`, windows begin a unit
+    further in each round, and go round at the end. With `lacks_layers`, slices may lack layers.
 
     Raises:
         ValueError: naming a leaf of `initial` that is not of a slice.

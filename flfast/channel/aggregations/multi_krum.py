@@ -42,11 +42,9 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
 
 
 def krum_scores(squares: Tensor, num_neighbours: int) -> Tensor:
-    """Sum of each upload's smallest squared distances to others, finite float64 [K].
+    """Sum of each upload's smallest squared distances to `num_neighbours` < K others.
 
-    Args:
-        squares: squared distances [K, K]; those that overflowed are infinite.
-        num_neighbours: others to count, < K.
+    It is finite, float64 [K]. Of the squared distances [K, K], those that overflowed are infinite.
     """
     near = squares.clone().fill_diagonal_(torch.inf).sort(dim=1).values
     return near[:, :num_neighbours].sum(dim=1).clamp(max=torch.finfo(torch.float64).max / 2)

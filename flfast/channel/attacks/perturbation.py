@@ -36,12 +36,10 @@ class Perturbation(NamedTuple):
 
 
 def perturbation(changes: Tensor, direction: Direction) -> Perturbation:
-    """The perturbation of changes [A, D], A >= 1.
+    """The perturbation of the attackers' changes [A, D], A >= 1.
 
-    Args:
-        changes: changes of the attackers.
-        direction: p: `std` is minus the standard deviation of each coordinate, `unit` minus the
-            mean's unit vector, `sign` minus the mean's signs.
+    p is minus the standard deviation of each coordinate for `std`, minus the mean's unit vector
+    for `unit`, and minus the mean's signs for `sign`.
     """
     mean, std = row_moments(changes)
     if direction == "std":

@@ -45,18 +45,15 @@ def simulated(
 
 def corrupted(
     upload: Tree,
-    scaled: Callable[[float], Tree],
+    scaled: Scaled,
     kind: Corruption | Literal["any"],
     rng: np.random.Generator,
 ) -> Tree:
-    """A corrupted copy of an upload; an empty one stays as it is.
+    """A corrupted copy of an upload, which is not changed; an empty one stays as it is.
 
-    Args:
-        upload: not changed.
-        scaled: factor -> the upload whose change is multiplied by it.
-        kind: `not_finite` sets one element to NaN or infinity, `huge` multiplies the update by
-            1e6, `shape` drops the last element of one leaf, `any` draws one of these.
-        rng: draws kind and place.
+    `not_finite` sets one element to NaN or infinity, `huge` multiplies the update by 1e6, `shape`
+    drops the last element of one leaf, `any` draws one of these. `scaled` is as of `Faults`, and
+    `rng` draws kind and place.
     """
     if kind == "any":
         kind = KINDS[rng.integers(len(KINDS))]

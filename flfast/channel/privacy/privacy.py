@@ -43,13 +43,11 @@ class CentralNoise(Protocol):
     """Noise that the server adds to the sum of a cohort's clipped changes."""
 
     def __call__(self, like: Tree, std: float, round_idx: int, source: NoiseSource) -> Tree:
-        """Noise of the leaves' shapes and types.
+        """Noise of the leaves' shapes and types, in round `round_idx`, from 1.
 
-        Args:
-            like: the sum, learned leaves only; only shapes and types are read.
-            std: `central_multiplier` times the clipping norm of the round.
-            round_idx: from 1.
-            source: source of the run, the same on all ranks.
+        `like` is the sum, learned leaves only; only shapes and types are read. `std` is
+        `central_multiplier` times the clipping norm of the round. The source of the run is the
+        same on all ranks.
         """
 
 
@@ -57,12 +55,10 @@ class Correlation(Protocol):
     """Turns independent noise into noise that cancels over rounds."""
 
     def __call__(self, z: Tree, round_idx: int, memory: Tree) -> tuple[Tree, Tree]:
-        """The noise of a round, and the memory for the next one.
+        """The noise of a round, from 1, and the memory for the next one.
 
-        Args:
-            z: independent noise of the round, from `central_noise`.
-            round_idx: from 1.
-            memory: from the round before; empty at first. It is in checkpoints.
+        `z` is the independent noise of the round, from `central_noise`. The memory is from the
+        round before, and empty at first. It is in checkpoints.
         """
 
 

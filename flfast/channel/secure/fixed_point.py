@@ -46,11 +46,7 @@ class FixedPoint:
         return np.rint(scaled, out=scaled).astype(np.int64), clamped
 
     def decode(self, totals: np.ndarray) -> np.ndarray:
-        """Real numbers of sums modulo 2^bits, float64 [D].
-
-        Args:
-            totals: uint64 [D], sums of encoded numbers; higher bits are ignored.
-        """
+        """Real numbers of sums modulo 2^bits, uint64 [D] -> float64 [D]; ignores higher bits."""
         # A shift to the top and an arithmetic shift back extend the sign.
         shift = np.int64(64 - self.bits)
         signed = (totals.view(np.int64) << shift) >> shift

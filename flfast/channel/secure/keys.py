@@ -63,14 +63,7 @@ def add_mask(totals: Sequence[np.ndarray], key: bytes, *, negative: bool = False
 
 
 class KeyPair:
-    """A private key and its public one.
-
-    Args:
-        secret: 32 random bytes.
-
-    Attributes:
-        public: 32 bytes.
-    """
+    """A private key, of 32 random bytes, and its `public` one, of 32 bytes."""
 
     def __init__(self, secret: bytes) -> None:
         self._private = X25519PrivateKey.from_private_bytes(secret)

@@ -26,10 +26,8 @@ from flfast.channel.secure.unmasking import unmasked
 class ServerRound:
     """See `MaskedRound`. Clients may drop out at each of the four steps.
 
-    Args:
-        terms: of the whole cohort.
-        path: the round, and the number of the call in the round.
-        ask: asks clients.
+    The terms are those of the whole cohort, and the path is the round, and the number of the call
+    in the round.
 
     Attributes:
         lost: why clients dropped out, as far as it is known.

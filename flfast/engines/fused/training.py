@@ -13,12 +13,11 @@ A client's update takes this way:
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from flfast.algorithms.contract import Context, Measure
 from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
@@ -41,31 +40,14 @@ from flfast.lit.cohort_module import CohortModule
 from flfast.state.messages import first_line
 from flfast.state.options import Count
 from flfast.state.plan import RoundPlan
-from flfast.state.tree import Tree
 from flfast.state.weights import read_weights
 
 
-class TrainingPrograms(NamedTuple):
-    """The programs of a plan.
-
-    Attributes:
-        client: trains one client.
-        stack: trains several clients together.
-    """
-
-    client: ClientProgram
-    stack: StackProgram
-
-
 class FusedTraining:
-    """One `fit` per round; its training step trains all clients of this rank.
+    """One `fit` per round; its training step trains all clients of this rank. See `LocalTraining`.
 
-    See `LocalTraining`.
-
-    Args:
-        site: site of this rank.
-        decided: earlier decisions of `auto`, by name; new ones are added.
-        stack: number of clients that train together; `auto` chooses it by speed.
+    `decided` has earlier decisions of `auto`, by name; new ones are added. `stack` is the number
+    of clients that train together; `auto` chooses it by speed.
     """
 
     name = "fused"
@@ -76,7 +58,7 @@ class FusedTraining:
         wanted(), skipped()  # raise if the environment names what is unknown
         self._site, self._decided, self._stack = site, decided, stack
         self._stored = StoredExamples(site.data)
-        self._programs: dict[object, TrainingPrograms] = {}
+        self._programs: dict[object, StackProgram] = {}
 
     def choose(self, plan: RoundPlan) -> str:
         """`fused`; see `LocalTraining`."""
@@ -149,7 +131,7 @@ class FusedTraining:
         trainer.fit_cohort(module, clients)
 
     def _train_part(
-        self, programs: TrainingPrograms, part: Sequence[ClientStart], deliver: Deliver
+        self, programs: StackProgram, part: Sequence[ClientStart], deliver: Deliver
     ) -> None:
         """Train one client, or a stack whose states have equal leaves, and deliver the results."""
         stages = self._site.algorithm.training_stages
@@ -159,7 +141,7 @@ class FusedTraining:
             with self.outside_precision():
                 deliver(result)
             return
-        for trained in programs.stack.train(part, plans):
+        for trained in programs.train(part, plans):
             with self.outside_precision():
                 if isinstance(deliver, Delivery):
                     deliver.stack(trained)
@@ -167,15 +149,15 @@ class FusedTraining:
                 for result in trained.results():
                     deliver(result)
 
-    def programs(self, plan: RoundPlan) -> TrainingPrograms:
-        """The programs of a plan; the model must be on the plan's device."""
+    def programs(self, plan: RoundPlan) -> StackProgram:
+        """The programs of a plan, for stacks and `client`; the model must be on its device."""
         key = (plan.phase, plan.strategy, plan.precision, self._site.module.device)
         if key not in self._programs:
             widths = self._decided.setdefault("widths", {})
             known = widths.setdefault(" ".join(map(str, key)), {})
-            measure = partial(self._measured, plan)
+            measure = partial(self.outside_precision()(self._site.measured), plan=plan)
             client = ClientProgram(self._local_steps(plan), self._stored, measure)
-            self._programs[key] = TrainingPrograms(client, StackProgram(client, known))
+            self._programs[key] = StackProgram(client, known)
         return self._programs[key]
 
     def _local_steps(self, plan: RoundPlan) -> list[LocalStep]:
@@ -195,21 +177,12 @@ class FusedTraining:
             for stage in site.algorithm.training_stages
         ]
 
-    def _measured(
-        self, plan: RoundPlan, measure: Measure, weights: Tree, client_id: int, context: Context
-    ) -> Context:
-        """See `Site.measured`."""
-        with self.outside_precision():
-            return self._site.measured(measure, weights, client_id, context, plan)
-
-    def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
-        """A client's start; see `Site.start`."""
-        with self.outside_precision():
-            return self._site.start(client_id, download, plan)
-
     @contextmanager
     def outside_precision(self) -> Iterator[None]:
-        """Suspend the Trainer's precision (autocast, default data type) outside of local steps."""
+        """Suspend the Trainer's precision (autocast, default data type) outside of local steps.
+
+        It is a context, or makes a function run in one at each call.
+        """
         dtype, device = torch.get_default_dtype(), self._site.module.device.type
         if dtype == torch.float32 and not torch.is_autocast_enabled(device):
             yield
@@ -228,8 +201,9 @@ class FusedTraining:
         width, sizes = 1, self._site.data.train_clients
         if len(clients) > 1 and not_stackable(plan.batching) is None:
             largest = max(clients, key=lambda k: len(sizes.indices_of(k)))
-            width = self.programs(plan).stack.width(
-                self._stack, lambda: self.start(largest, download, plan), plan
+            start = self.outside_precision()(self._site.start)
+            width = self.programs(plan).width(
+                self._stack, lambda: start(largest, download, plan), plan
             )
         if width == 1:
             return [[client_id] for client_id in clients]

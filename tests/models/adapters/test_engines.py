@@ -76,7 +76,7 @@ def test_messages_states_and_slots_hold_the_adapter_only(make_data, make_federat
     states = [site.states.get(client) for client in range(3)]
     assert [num_bytes(state or {}) for state in states] == [size] * 3
     programs = federation.engine.training.programs(federation.plans(1, []))
-    slots = programs.stack._state
+    slots = programs._state
     assert slots.width == 3
     assert num_bytes(slots.state) == 3 * (size + 4)  # and a sum of losses
     assert all(torch.equal(leaf, base[name]) for name, leaf in wrapped.base.leaves.items())

@@ -30,13 +30,10 @@ class Executor(Protocol):
     reads: list[bool]
 
     def __call__(self, fixed: list[Tensor], rows: list[Tensor], *, num: int, width: int) -> None:
-        """Run `num` steps.
+        """Run `num` steps, of `width` clients in a stack; 1 for a single client.
 
-        Args:
-            fixed: inputs that all steps share; the step changes some of them in place.
-            rows: inputs of which step i reads row i, each [num, ...].
-            num: number of steps.
-            width: number of clients in the stack; 1 for a single client.
+        All steps share the `fixed` inputs, some of which the step changes in place. Step i reads
+        row i of `rows`, each [num, ...].
         """
 
 
@@ -48,11 +45,7 @@ EXECUTORS: dict[str, Callable[[Instructions], Executor]] = {
 
 
 def executor(*modules: GraphModule, sliced: int) -> Executor:
-    """Compile a traced step for the chosen executor.
-
-    Args:
-        modules: the traced step, as in `instructions`.
-        sliced: number of inputs with a row per step, as in `instructions`.
+    """Compile a traced step for the chosen executor; arguments are as of `instructions`.
 
     Raises:
         NotImplementedError: if the steps of two stacks do not match; see `instructions`.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from flfast.engines.fused.graph.dataflow import calls, is_call, is_plain
+from flfast.engines.fused.graph.dataflow import calls, is_call, is_plain, put
 
 aten = torch.ops.aten
 
@@ -47,12 +47,8 @@ def _join(graph: Graph, convolution: Node, pool: Node) -> None:
     for found in filter(None, backward):
         gradient, g = found
         mask: Any = gradient.args[-1]
-        with graph.inserting_before(gradient):
-            new = graph.call_function(
-                torch.ops.flfast.conv_pool_backward.default, (g, y, places, x, w, padding, mask[0])
-            )
-        new.meta = dict(gradient.meta)
-        gradient.replace_all_uses_with(new)
+        backwards = torch.ops.flfast.conv_pool_backward.default
+        put(graph, gradient, backwards, (g, y, places, x, w, padding, mask[0]))
 
 
 def _fits(convolution: Node, pool: Node) -> bool:

@@ -50,21 +50,8 @@ class StepPrograms:
         self.splits: OrderedDict[Hashable, SplitStep | None] = OrderedDict()
         self._traced: tuple[Hashable, GraphModule] | None = None
 
-    def bind(
-        self, kind: str, trees: list[Tree], *, single: list[Tree] | None = None
-    ) -> "BoundStep":
-        """Bind the inputs that all steps share; rows are given with each call.
-
-        Args:
-            kind: method of `LocalStep`: `whole`, `accumulate` or `apply`.
-            trees: state, context, settings, and the part of the batch that is no row.
-            single: for a stack, the trees of any one of its clients. Leaves of `trees` that have
-                one axis more are [S, ...]; all clients share the others.
-        """
-        return BoundStep(self, kind, trees, single)
-
     def operators(self, kind: str, trees: list[Tree], rows: Tree) -> GraphModule:
-        """The traced step of one client, for the caller to change; see `bind`.
+        """The traced step of one client, for the caller to change; see `BoundStep`.
 
         `rows` are those of one step, each [B, ...].
         """
@@ -97,10 +84,23 @@ class StepPrograms:
 
 
 class BoundStep:
-    """A local step with its shared inputs; called with rows. See `StepPrograms.bind`."""
+    """A local step with the inputs that all steps share; rows are given with each call.
+
+    Args:
+        programs: of the step.
+        kind: method of `LocalStep`: `whole`, `accumulate` or `apply`.
+        trees: state, context, settings, and the part of the batch that is no row.
+        single: for a stack, the trees of any one of its clients. Leaves of `trees` that have one
+            axis more are [S, ...]; all clients share the others.
+    """
 
     def __init__(
-        self, programs: StepPrograms, kind: str, trees: list[Tree], single: list[Tree] | None
+        self,
+        programs: StepPrograms,
+        kind: str,
+        trees: list[Tree],
+        *,
+        single: list[Tree] | None = None,
     ) -> None:
         self._programs, self._kind, self._single = programs, kind, single
         self._trees = trees if single is None else single
@@ -162,10 +162,8 @@ class BoundStep:
     def split(self, rows: Tree) -> "SplitStep | None":
         """The step split at its frozen layers; None where no expensive layer is frozen.
 
-        Stacks cannot be split.
-
-        Args:
-            rows: rows of one step, each [B, ...]; only shapes and types are read.
+        Stacks cannot be split. Of the rows of one step, each [B, ...], only shapes and types are
+        read.
         """
         key = (self._key, *((name, row.shape) for name, row in rows.items()))
         splits = self._programs.splits

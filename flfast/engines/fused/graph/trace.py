@@ -51,9 +51,8 @@ def lowered(module: GraphModule) -> GraphModule:
 def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
     """Trace `fn(*trees)` into a graph over the trees' leaves.
 
-    Args:
-        fn: changes leaves in place and returns nothing.
-        trees: trees of tensors. Only shapes, types and devices are read; no value is changed.
+    `fn` changes leaves in place and returns nothing. Of the trees, only shapes, types and devices
+    are read; no value is changed.
 
     Returns:
         A graph module. Its inputs are the leaves in order; constants are its attributes.

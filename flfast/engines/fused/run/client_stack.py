@@ -21,6 +21,7 @@ from flfast.algorithms.contract import Context
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
+from flfast.engines.fused.graph.programs import BoundStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
@@ -40,11 +41,12 @@ ROWS_PER_READ = {"cpu": 512, "cuda": 8192}
 class StackProgram:
     """Trains clients together, in tensors whose first axis is the client.
 
-    `widths` has stack widths decided so far, by largest batch and batching; new ones are added.
+    `client` trains single ones. `widths` has stack widths decided so far, by largest batch and
+    batching; new ones are added.
     """
 
     def __init__(self, client: ClientProgram, widths: dict[str, int]) -> None:
-        self._client = client
+        self.client = client
         self._state = TrainingState(client.steps, 1)
         self._widths = widths
 
@@ -74,25 +76,26 @@ class StackProgram:
 
     def _auto_width(self, start: ClientStart, num_examples: int, round_idx: int) -> int:
         with torch.inference_mode():
-            (context,) = self._client.contexts.on_device([start.context], round_idx)
+            (context,) = self.client.contexts.on_device([start.context], round_idx)
             indices = start.data.indices[:1].repeat(num_examples)
-            rows = self._client.reader.read(indices, start.data)
-            batch = self._client.batch(num_examples)
+            rows = self.client.reader.read(indices, start.data)
+            batch = self.client.batch(num_examples)
             self._state.load([start._replace(context=context)])
         widths = []
-        for stage, programs in enumerate(self._client.programs):
+        for stage, programs in enumerate(self.client.programs):
             with torch.inference_mode():
-                context = self._client.begin_stage(self._state, 0, stage, start.data, context)
-                settings = self._client.settings(stage, context)
+                client_id = start.data.client_id
+                context = self.client.reach_stage(self._state, 0, stage, client_id, context)
+                settings = self.client.settings(stage, context)
             trees = [self._state.slot(0, stage), context.trees, settings, batch]
             step = programs.operators("whole", trees, dict(zip(ROWS, rows, strict=True)))
-            model = self._client.steps[stage].model
+            model = self.client.steps[stage].model
             widths.append(auto_width(step, model, num_examples=num_examples))
         return min(widths)
 
     def _agrees(self, make_start: Callable[[], ClientStart], plan: RoundPlan) -> bool:
         """Whether a stack of the same client twice trains to the weights of the single client."""
-        plans = [plan] * len(self._client.steps)
+        plans = [plan] * len(self.client.steps)
         expected = self._train_alone(make_start(), plans)
         try:
             pair = self.train([make_start(), make_start()], [plans, plans])
@@ -103,14 +106,14 @@ class StackProgram:
             return True
         nearby = [
             self._train_alone(start._replace(context=context), plans)
-            for perturb in perturbations(plan.precision, self._client.device)
+            for perturb in perturbations(plan.precision, self.client.device)
             for start in [make_start()]
             for context in [start.context._replace(start=perturb(start.context.start))]
         ]
         return all(agree(found, expected, nearby=nearby) for found in stacked)
 
     def _train_alone(self, start: ClientStart, plans: Sequence[RoundPlan]) -> TrialSteps:
-        return TrialSteps(start.context.start, self._client.train(start, plans).done.weights)
+        return TrialSteps(start.context.start, self.client.train(start, plans).done.weights)
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
@@ -130,7 +133,7 @@ class StackProgram:
             NotImplementedError: if the step depends on the number of clients.
         """
         stack[-1].seed_torch()  # clients of a stack draw together
-        shares = [step.stage.share for step in self._client.steps]
+        shares = [step.stage.share for step in self.client.steps]
         parts = [
             [start.data.subset(share, stage) for start in stack]
             for stage, share in enumerate(shares)
@@ -139,22 +142,22 @@ class StackProgram:
             _local_steps(data, own)
             for data, own in zip(parts, zip(*plans, strict=True), strict=True)
         ]
-        given = [start.context for start in stack]
+        given, ids = [s.context for s in stack], [s.data.client_id for s in stack]
         with torch.inference_mode():
-            contexts = self._client.contexts.on_device(given, plans[0][0].round_idx)
+            contexts = self.client.contexts.on_device(given, plans[0][0].round_idx)
             if self._state.width < len(stack):
-                self._state = TrainingState(self._client.steps, len(stack))
+                self._state = TrainingState(self.client.steps, len(stack))
             pairs = zip(stack, contexts, strict=True)
             self._state.load([start._replace(context=context) for start, context in pairs])
             seen = np.zeros(len(stack), dtype=np.int64)
             for stage, (data, steps) in enumerate(zip(parts, stages, strict=True)):
                 contexts = [
-                    self._client.begin_stage(self._state, place, stage, data[place], context)
+                    self.client.reach_stage(self._state, place, stage, ids[place], context)
                     for place, context in enumerate(contexts)
                 ]
                 seen += self._run(stage, data, contexts, steps)
             contexts = [
-                self._client.measured(self._state, place, len(stages), stack[place].data, context)
+                self.client.reach_stage(self._state, place, len(stages), ids[place], context)
                 for place, context in enumerate(contexts)
             ]
         counted = zip(stack, contexts, seen.tolist(), zip(*stages, strict=True), strict=True)
@@ -196,9 +199,9 @@ class StackProgram:
         steps: list[LocalSteps],
     ) -> np.ndarray:
         """Take all local steps of a stage; returns what each client has seen, int64 [S]."""
-        exact = self._client.is_exact(stage, data[0], contexts[0])
+        exact = self.client.is_exact(stage, data[0], contexts[0])
         order = _StackOrder(data, steps)
-        settings = self._client.settings(stage, contexts[0])
+        settings = self.client.settings(stage, contexts[0])
         single = [self._state.slot(0, stage), contexts[0].trees, settings, self._batch]
         together: Tree = joined(
             *(context.trees for context in contexts),
@@ -213,9 +216,8 @@ class StackProgram:
                 state = self._state.slots(span.first, span.width, stage)
                 context = _narrow_context(together, single[1], members)
             trees = [state, context, settings, self._batch]
-            bound = self._client.programs[stage].bind(
-                "whole", trees, single=None if span.width == 1 else single
-            )
+            programs, of = self.client.programs[stage], None if span.width == 1 else single
+            bound = BoundStep(programs, "whole", trees, single=of)
             for rows in self._rows(span, order):
                 if span.width == 1:
                     rows = tree_map(lambda row: row.squeeze(1), rows)
@@ -236,7 +238,7 @@ class StackProgram:
         for start in range(0, span.num, at_once):
             part = slice(start, start + at_once)
             real = np.arange(span.size) < sizes[part, :, None]
-            inputs, targets = self._client.reader.read_stack(indices[part], real, data)
+            inputs, targets = self.client.reader.read_stack(indices[part], real, data)
             num = to_device(sizes[part], loss.device).to(loss.dtype)
             weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
             yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}

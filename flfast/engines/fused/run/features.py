@@ -25,13 +25,10 @@ Bind = Callable[[Span], BoundStep]
 
 
 class FeatureRows:
-    """Features, and the examples' rows that steps still read; see `ExampleRows`.
+    """Features, and the client's rows that steps still read; see `ExampleRows`.
 
-    Args:
-        examples: the client's.
-        order: indices of all its examples.
-        values: features, each [N, ...], in this order.
-        splits: the split step by batch size.
+    `order` has the indices of all its examples, and `values` are features, each [N, ...], in this
+    order. `splits` has the split step by batch size.
     """
 
     def __init__(

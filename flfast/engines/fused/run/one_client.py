@@ -84,10 +84,10 @@ class ClientProgram:
             self._state.load([start._replace(context=context)])
             totals = []
             for stage, plan in enumerate(plans):
-                context = self.begin_stage(self._state, 0, stage, start.data, context)
+                context = self.reach_stage(self._state, 0, stage, start.data.client_id, context)
                 data = start.data.subset(self.steps[stage].stage.share, stage)
                 totals.append(self._train_stage(stage, data, context, plan))
-            context = self.measured(self._state, 0, len(plans), start.data, context)
+            context = self.reach_stage(self._state, 0, len(plans), start.data.client_id, context)
             (final,) = self._state.final_states(1)
             num_seen, num_examples, num_steps = zip(*totals, strict=True)
             bare = bare_result(
@@ -100,33 +100,18 @@ class ClientProgram:
             )
             return self._state.whole(bare, start, tree_map(itemgetter(0), final))
 
-    def begin_stage(
-        self,
-        state: TrainingState,
-        place: int,
-        stage: int,
-        data: ClientDataModule,
-        context: Context,
+    def reach_stage(
+        self, state: TrainingState, place: int, stage: int, client_id: int, context: Context
     ) -> Context:
-        """Measure what comes before a stage, and change the weights as the stage begins.
+        """Measure what comes before a stage, or after the last one, and begin the stage.
 
-        The state holds the client at `place`; the context has what was measured so far.
+        A stage may change the weights as it begins. The state holds the client at `place`; the
+        context has what was measured so far.
         """
-        context = self.measured(state, place, stage, data, context)
-        state.begin(place, stage, context)
-        return context
-
-    def measured(
-        self,
-        state: TrainingState,
-        place: int,
-        stage: int,
-        data: ClientDataModule,
-        context: Context,
-    ) -> Context:
-        """The context with the measures before a stage; see `begin_stage`."""
         for measure in self._measures[stage]:
-            context = self._measure(measure, state.weights(place), data.client_id, context)
+            context = self._measure(measure, state.weights(place), client_id, context)
+        if stage < len(self.steps):
+            state.begin(place, stage, context)
         return context
 
     def _train_stage(
@@ -233,7 +218,7 @@ class ClientProgram:
             if key not in bound_steps:
                 state = self._state.slot(0, stage, grads=span.kind != "whole")
                 trees = [state, context.trees, settings, self._batch(span)]
-                bound_steps[key] = self.programs[stage].bind(span.kind, trees)
+                bound_steps[key] = BoundStep(self.programs[stage], span.kind, trees)
             return bound_steps[key]
 
         return bind
