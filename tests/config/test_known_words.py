@@ -13,7 +13,6 @@ from flfast.config.errors import ConfigError
 from flfast.config.explain import message
 from flfast.config.known_words import known_words, ours
 
-
 OF_OPTIONS = {
     "data.root": ["data=mnist"],
     "data.owner": ["data=table"],
