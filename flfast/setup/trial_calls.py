@@ -34,7 +34,7 @@ def trial_copy(model: nn.Module) -> nn.Module:
     for value in [vars(m)[name] for m in layers.values() for name in vars(m).keys() - _OF_TORCH]:
         try:
             deepcopy(value, {**shared, **layers})
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001, PERF203
             shared[id(value)] = value
     return deepcopy(model, shared)
 
