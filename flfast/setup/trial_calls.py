@@ -23,12 +23,20 @@ _OF_TORCH = vars(nn.Module()).keys()
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
-    """A copy with the same parameters; the model, if it cannot be copied or has lazy layers."""
-    try:
-        parameters = {id(p): p for p in model.parameters()}
-        return model if any(map(is_lazy, model.parameters())) else deepcopy(model, parameters)
-    except Exception:  # noqa: BLE001 - such as of a lock among its attributes
+    """A copy with the same parameters; the model itself, if it has lazy layers."""
+    if any(map(is_lazy, model.parameters())):
         return model
+    shared: dict[int, Any] = {id(p): p for p in model.parameters()}
+    try:
+        return deepcopy(model, {**shared})
+    except Exception:  # noqa: BLE001 - such as of a lock, which both have then
+        layers = {id(module): module for module in model.modules()}
+    for value in [vars(m)[name] for m in layers.values() for name in vars(m).keys() - _OF_TORCH]:
+        try:
+            deepcopy(value, {**shared, **layers})
+        except Exception:  # noqa: BLE001, PERF203
+            shared[id(value)] = value
+    return deepcopy(model, shared)
 
 
 def first_outputs(model: nn.Module, inputs: Tensor) -> Any:
