@@ -107,7 +107,7 @@ def lock_job(config: DictConfig) -> None:
         ConfigError: if the folder cannot be written.
     """
     folder, sweep = real_folder(config.hydra.runtime.output_dir), config.hydra.sweep
-    if folder not in _held:
+    if folder not in _held and config.hydra.mode == RunMode.MULTIRUN:
         place = f"hydra.sweep.dir={real_folder(sweep.dir)} hydra.sweep.subdir={sweep.subdir}"
         _lock(folder, place)
 
