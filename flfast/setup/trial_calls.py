@@ -7,6 +7,7 @@ draws in Python, and neither run hooks on saved tensors nor compute layers again
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from types import MethodType
 from typing import Any
 from unittest.mock import patch
 
@@ -100,6 +101,8 @@ def _same(one: Any, other: Any, seen: dict[tuple[int, int], Any]) -> bool:
             return alike and bool((one == other).all())
         if isinstance(one, Mapping):
             one, other = [*one.items()], [*other.items()]
+        elif isinstance(one, MethodType):
+            one, other = ((each.__func__, each.__self__) for each in (one, other))
         elif not isinstance(one, (list, tuple)):
             if type(one).__eq__ is not object.__eq__:
                 return bool(one == other)

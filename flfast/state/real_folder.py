@@ -11,7 +11,11 @@ def real_folder(path: str | Path) -> Path:
     A leading `~` is the user's home, and there are no links, `.`, `..` or `//` in it. `link/..` is
     what the system takes it for: the folder above the one that the link leads to.
     """
-    return Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111 - `~nobody` is a name
+    place = os.path.expanduser(path)  # noqa: PTH111 - `~nobody` is a name
+    try:
+        return Path(os.path.realpath(place))
+    except ValueError:  # a NUL, which no folder's name has
+        return Path(place).absolute()
 
 
 def literal(path: str | Path) -> str:

@@ -11,7 +11,8 @@ from benchmarks.codecs import MESSAGES, compression, measure
 def test_messages_have_the_bytes_of_the_table(root, message):
     num_bytes, ms = measure(message, tries=1)
     text = (root / "docs" / "compression.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| `{message}` \|.*\| {num_bytes:,} \| [\d.]+ \|$", text, re.MULTILINE)
+    words = message.replace(" ", " compression.")
+    assert re.search(rf"^\| `{words}` \|.*\| {num_bytes:,} \| [\d.]+ \|$", text, re.MULTILINE)
     assert ms > 0
 
 

@@ -50,7 +50,8 @@ ALLOWED = {
     "sources/digits.py: _digits": "of scikit-learn",
     "sources/cifar.py: _coarse_labels": "torchvision has compared the checksum of the file",
     "sources/decoded_images.py: _write": "is written",
-    "sources/hf_files.py: load_splits": "of the library",
+    "sources/hf_files.py: _load": "of the library",
+    "sources/npz.py: _format_of": "asks whether it is a file",
 }
 
 

@@ -59,7 +59,7 @@ def test_padding_is_not_suggested_if_it_does_not_help():
 
 @pytest.mark.parametrize("input_shape", [(60,), (28, 28), (1, 1, 28, 28), ()])
 def test_inputs_that_are_no_images_are_refused(input_shape):
-    with pytest.raises(ValueError, match=r"needs images \[channels, H, W\].*use model=mlp"):
+    with pytest.raises(ValueError, match=r"needs images \[channels, H, W\].*model=mlp"):
         build(input_shape)
 
 

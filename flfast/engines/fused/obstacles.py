@@ -86,12 +86,12 @@ def _training_obstacles(
 
 
 def _model_obstacles(module: LocalModule) -> Iterator[str]:
-    if module.unrepeatable is not None:
-        yield module.unrepeatable
     if recomputes(module.model):
         yield "recompute computes layers again, which programs do not"
     if has_rounded(module.model):
         yield "with adapter.base_bits=8, programs would keep floats of all weights of the base"
+    if module.unrepeatable is not None:
+        yield module.unrepeatable
 
 
 def _averages_some_states(module: LocalModule) -> bool:
