@@ -4,7 +4,7 @@ Programs of the fused engine are recorded once. They would repeat numbers that a
 draws in Python, and neither run hooks on saved tensors nor compute layers again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from types import MethodType
@@ -21,6 +21,7 @@ from flfast.state.randomness import same_generators
 
 RECOMPUTES = "computes layers again, or has hooks on saved tensors"
 _OF_TORCH = vars(nn.Module()).keys()
+_OF_PARTS = (Mapping, MethodType, list, tuple)
 
 
 def trial_copy(model: nn.Module) -> nn.Module:
@@ -99,15 +100,19 @@ def _same(one: Any, other: Any, seen: dict[tuple[int, int], Any]) -> bool:
         if isinstance(one, (Tensor, np.ndarray)):
             alike = one.dtype == other.dtype and one.shape == other.shape
             return alike and bool((one == other).all())
-        if isinstance(one, Mapping):
-            one, other = [*one.items()], [*other.items()]
-        elif isinstance(one, MethodType):
-            one, other = ((each.__func__, each.__self__) for each in (one, other))
-        elif not isinstance(one, (list, tuple)):
-            if type(one).__eq__ is not object.__eq__:
-                return bool(one == other)
-            one, other = (each.__reduce_ex__(4) for each in (one, other))
+        if type(one).__eq__ is not object.__eq__ and not isinstance(one, _OF_PARTS):
+            return bool(one == other)
+        one, other = _parts(one), _parts(other)
     except (TypeError, ValueError, RuntimeError):  # of what cannot be read, such as a lock
         return True
     pairs = zip(one, other, strict=False)
     return len(one) == len(other) and all(_same(*pair, seen) for pair in pairs)
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """What an object consists of."""
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    return value if isinstance(value, (list, tuple)) else value.__reduce_ex__(4)
