@@ -217,6 +217,7 @@ def silent(node, request, answer):
     return None if k < len(TRAIN) and request.facts["kind"] != "greeting" else answer
 
 
+@pytest.mark.slow
 def test_hostile_clients_are_as_if_they_were_lost(tmp_path):
     num = len(TRAIN) + 2
     deployed(tmp_path / "hostile", "rounds=1", num=num, between=hostile)

@@ -7,10 +7,12 @@ import pytest
 import torch
 from model_zoo import Body, fresh
 from models_by_name import NAMES, make_inputs, make_model
+from sampling import others_slow
 from torch import nn
 
 from flfast.setup.trial_calls import first_outputs, on_trial
 
+QUICK = [name for name in NAMES if name not in {"resnet18", "timm", "transformers", "vgg11"}]
 LLAMA = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
 LLAMA |= {"intermediate_size": 8, "num_key_value_heads": 2}
 
@@ -23,7 +25,7 @@ def noticed(model, inputs):
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, QUICK))
 def test_no_model_that_is_shipped_keeps_anything(name):
     assert not noticed(make_model(name), make_inputs(name, 3))
 
