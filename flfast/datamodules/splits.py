@@ -217,6 +217,7 @@ def split_examples(
     known = examples.owner is not None and np.array_equal(owner, examples.owner[pool])
     if is_alone or known:  # each client of the data may be in a process of its own
         place = own_places(owner, number or 0, seed)
+    shares: dict[str, np.ndarray | float]
     shares = {"test": np.where(has_test, 0.0, split.test), "val": split.val}
     overlap = examples.overlap
     splits = split_clients(
