@@ -82,7 +82,7 @@ def mutated(draw, message):
         if how == "remove" and found:
             del node[key]
         elif how == "add" and isinstance(node, dict):
-            node[draw(st.sampled_from(("more", "__class__", "x" * 100_000)))] = value
+            node[draw(st.sampled_from(("more", "__class__", "x" * 100_000)))] = deepcopy(value)
         else:
-            node[key] = value
+            node[key] = deepcopy(value)
     return Message(parts["facts"], parts["trees"])
