@@ -74,9 +74,9 @@ def mutated(draw, message):
             node = node[key]
         how = draw(st.sampled_from(("set", "set", "remove", "add")))
         key, leaf = path[-1], None if not found else node[path[-1]]
-        value = deepcopy(draw(VALUES))
+        value = draw(VALUES)
         if name == "trees":
-            value = deepcopy(draw(TENSORS))
+            value = draw(TENSORS)
             if isinstance(leaf, torch.Tensor) and draw(st.booleans()):
                 value = draw(st.sampled_from(LEAVES))(leaf)
         if how == "remove" and found:
