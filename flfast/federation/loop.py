@@ -148,8 +148,8 @@ class Federation:
                 log.info("ends after round %d of %d: %s", self.last_round, self.rounds, reason)
             if self._single_class:
                 log.warning(
-                    "one class is predicted for every example of %s, which also have others: the "
-                    "accuracy is the share of this class",
+                    "one class is predicted for every example of %s, although others occur there: "
+                    "the accuracy is the share of this class",
                     ", ".join(self._single_class),
                 )
             status = "success"
