@@ -24,6 +24,8 @@ def implied(words: Sequence[str]) -> list[str]:
     (['local_epochs=null'], [])
     >>> implied(["experiment=diloco", "partition=natural"])
     ['~partition.num_clients']
+    >>> implied(["experiment=diloco", "partition=natural", "~partition.num_clients"])
+    []
     >>> implied(["data=table", "data.owner=site"]), implied(["data.owner=site", "partition=iid"])
     (['partition=natural'], [])
     """
@@ -36,7 +38,8 @@ def implied(words: Sequence[str]) -> list[str]:
     chosen_now = {**chosen, **typed}
     named = typed.get("data.owner", "null") not in {"null", "auto"}
     clients = ["partition=natural"] if named and "partition" not in chosen_now else []
-    return [*clients, *_excluded(typed, chosen_now), *_left_over(typed, chosen, recipes)]
+    left_over = [word for word in _left_over(typed, chosen, recipes) if word not in words]
+    return [*clients, *_excluded(typed, chosen_now), *left_over]
 
 
 def _excluded(typed: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[str]:

@@ -110,7 +110,8 @@ def test_what_is_damaged_is_a_reason(tmp_path):
     for number, (step, _, client, reason) in enumerate(DAMAGED, 1):
         found = {k: rows[number, k] for k in range(3)}
         assert found[client]["reason"].startswith(reason), number
-        assert found[client]["status"] == ("trained" if step == "unmask" else "lost"), number
+        status = {"unmask": "trained", "train": "rejected"}.get(step, "lost")
+        assert found[client]["status"] == status, number
         assert [one["reason"] for one in found.values()].count("") == 2, number
     assert "the model is unchanged" not in log_of(tmp_path)
     assert run.folder == tmp_path / "server"

@@ -271,8 +271,9 @@ def test_every_option_of_flfast_may_be_opened_as_it_was_checked(group, first, tm
             config[group][key] = "x"
         (tmp_path / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(config))
         config.logger, config.callbacks, config.resume = None, None, None
-        if "download" in config.data:
-            config.data.download = False
+        for data in (config.data, config.data.get("source", {})):
+            if "download" in data:
+                data.download = False
         found = read_config(tmp_path)
         assert found == OmegaConf.to_container(config, resolve=True), path.stem
 

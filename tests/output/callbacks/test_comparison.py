@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 import hydra
 from flfast.config.job import HydraJob
-from flfast.config.run_folder import recorded
+from flfast.config.run_folder import lock_job, recorded
 from flfast.output.results.columns import COLUMNS
 from flfast.output.results.outcome import Result, write_result
 from flfast.output.results.table import RoundTable
@@ -33,6 +33,7 @@ from flfast.output.results.table import RoundTable
 def main(cfg):
     node = hydra.core.hydra_config.HydraConfig.instance().cfg
     folder = node.hydra.runtime.output_dir
+    lock_job(node)
     with HydraJob.of(node, cfg).new_settings():
         write_result(Path(folder), Result("running", {}))
     recorded(Path(folder), lambda: train(cfg, folder))
