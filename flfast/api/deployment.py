@@ -80,7 +80,7 @@ class Client:
         """
         message = unpack(request)
         num_clients = message.facts.get("clients")
-        if type(num_clients) is not int or not self._client_id < num_clients <= _MOST_CLIENTS:
+        if type(num_clients) is not int or not 0 <= self._client_id < num_clients <= _MOST_CLIENTS:
             raise MalformedError(
                 f"client {self._client_id} of {num_clients} clients; allowed: 0 to one less"
             )

@@ -83,13 +83,13 @@ def check_copies(where: str, model: nn.Module) -> None:
     Raises:
         ConfigError: naming the attribute or the hook, and what is allowed.
     """
-    own = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
+    parts = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             functions = value.values() if isinstance(value, dict) else [value]
             for function in filter(inspect.isfunction, functions):
                 held = inspect.getclosurevars(function).nonlocals.values()
-                if any(id(each) in own for each in held):
+                if any(id(each) in parts for each in held):
                     raise ConfigError(
                         f"{where}: {path or 'the model'} has a function in {name} that holds on "
                         f"to the model, which copies would share; allowed: a method, or a "

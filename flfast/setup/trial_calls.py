@@ -89,24 +89,24 @@ def _changed(model: nn.Module, trial: nn.Module) -> Iterator[str]:
                 yield f"{path}.{name}".strip(".")
 
 
-def _same(one: Any, other: Any, seen: dict[tuple[int, int], Any]) -> bool:
+def _same(left: Any, right: Any, seen: dict[tuple[int, int], Any]) -> bool:
     """Whether two objects have the same content; `seen` keeps what was compared."""
-    if one is other or isinstance(one, nn.Module) or (id(one), id(other)) in seen:
+    if left is right or isinstance(left, nn.Module) or (id(left), id(right)) in seen:
         return True
-    seen[id(one), id(other)] = one, other
-    if type(one) is not type(other):
+    seen[id(left), id(right)] = left, right
+    if type(left) is not type(right):
         return False
     try:
-        if isinstance(one, (Tensor, np.ndarray)):
-            alike = one.dtype == other.dtype and one.shape == other.shape
-            return alike and bool((one == other).all())
-        if type(one).__eq__ is not object.__eq__ and not isinstance(one, _OF_PARTS):
-            return bool(one == other)
-        one, other = _parts(one), _parts(other)
+        if isinstance(left, (Tensor, np.ndarray)):
+            alike = left.dtype == right.dtype and left.shape == right.shape
+            return alike and bool((left == right).all())
+        if type(left).__eq__ is not object.__eq__ and not isinstance(left, _OF_PARTS):
+            return bool(left == right)
+        left, right = _parts(left), _parts(right)
     except (TypeError, ValueError, RuntimeError):  # of what cannot be read, such as a lock
         return True
-    pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(_same(*pair, seen) for pair in pairs)
+    pairs = zip(left, right, strict=False)
+    return len(left) == len(right) and all(_same(*pair, seen) for pair in pairs)
 
 
 def _parts(value: Any) -> Sequence[Any]:
