@@ -95,8 +95,9 @@ def index_columns(where: str, names: Iterable[Any], used: Collection[Any]) -> se
     """The columns that pandas writes of an index without a name, unless they are in use."""
     named = {name for k, name in enumerate(names) if _INDEX.fullmatch(str(name) or f"index {k}")}
     if found := named.difference(used):
+        which = ", ".join(name or "the first column, without a name," for name in sorted(found))
         how = "to use it, name it in an option or rename it"
-        log.warning("%s: the index of a DataFrame, %s, is no input; %s", where, sorted(found), how)
+        log.warning("%s: %s is the index of a DataFrame and no input; %s", where, which, how)
     return found
 
 
