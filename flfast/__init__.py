@@ -5,7 +5,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from flfast.state import quick_torchmetrics
-from flfast.state.moved import serve_old_imports
 
 if TYPE_CHECKING:
     from flfast.api.result import Run
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigError", "Run", "RunStopped", "compose", "run"]
 __version__ = version("flfast")
-serve_old_imports()
 quick_torchmetrics.install()
 
 _MODULES = {

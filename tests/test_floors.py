@@ -189,7 +189,7 @@ def test_the_package_itself_imports_no_other_package():
     assert found == {"importlib", "importlib.metadata", "typing"}
     program = "import flfast, sys; print(*(name for name in sys.modules if 'flfast.' in name))"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    own = ["flfast.state", "flfast.state.moved", "flfast.state.quick_torchmetrics"]
+    own = ["flfast.state", "flfast.state.quick_torchmetrics"]
     assert sorted(process.stdout.split()) == own
 
 

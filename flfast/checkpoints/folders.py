@@ -23,7 +23,6 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, ValidationError
 
-from flfast.state.moved import renamed
 from flfast.state.real_folder import real_folder
 from flfast.state.regular_file import read_file
 
@@ -160,7 +159,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise BrokenCheckpointError(
                 f"{path}: {name} has {found} bytes, {facts['bytes']} were written"
             )
-    return Checkpoint(path, {**about, "config": renamed(about["config"])})
+    return Checkpoint(path, about)
 
 
 def _check_about(path: Path, about: dict[str, Any]) -> None:

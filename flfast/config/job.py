@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from flfast.config.composition import compose, sources_of, without_hydra
 from flfast.config.family_options import fill_members
 from flfast.config.own import NOTHING, Own
-from flfast.state.moved import new_path, old_targets
 from flfast.state.real_folder import real_folder
 
 log = logging.getLogger(__name__)
@@ -30,11 +28,6 @@ def typed_overrides(composed: DictConfig) -> list[str]:
     """
     texts: Any = OmegaConf.to_container(composed.hydra.overrides.task, resolve=False)
     return [*texts]
-
-
-@cache
-def _say_moved(key: str, old: str) -> None:
-    log.warning("%s._target_=%s: is %s now", key, old, new_path(old))
 
 
 @dataclass(frozen=True)
@@ -96,9 +89,6 @@ class HydraJob:
         config = deepcopy(config)
         self.own.put_into(config)
         fill_members(config, self._model_option)
-        for key, old in old_targets(OmegaConf.to_container(config, resolve=False)):
-            _say_moved(key, old)
-            OmegaConf.update(config, f"{key}._target_", new_path(old))
         return config
 
     def _model_option(self, name: str) -> DictConfig:

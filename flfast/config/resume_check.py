@@ -8,11 +8,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.compatibility import check_same_experiment, differences
 from flfast.checkpoints.folders import Checkpoint, find_checkpoints
-from flfast.config.added_keys import lacks_keys, with_added_keys
 from flfast.config.errors import ConfigError, FolderBusyError
 from flfast.config.folder_lock import busy
 from flfast.config.run_folder import is_held
-from flfast.config.saved_config import looked_up
 from flfast.output.results.outcome import Result, holds_run, outcome, read_result
 from flfast.state.config_keys import influence
 from flfast.state.environment import UNNAMED, integer, launch_id
@@ -41,21 +39,7 @@ def finished_before(config: DictConfig, folder: Path) -> Result | None:
     if config.resume != "auto" and not began_before(config, folder):
         return None
     now = recorded_config(config, folder)
-    return said if _same(settings_before(said.config, now, folder), now) else None
-
-
-def settings_before(saved: Any, now: dict[str, Any], folder: Path) -> Any:
-    """The settings of a run, as JSON has them, which may be of an older flfast with fewer keys.
-
-    Raises:
-        ConfigError: if defaults of the run's options cannot be composed, or looked up.
-    """
-    if not isinstance(saved, dict) or not lacks_keys(saved, now):
-        return saved
-    filled = with_added_keys(saved, folder)
-    # Their defaults name what only a job of Hydra has, and a resume may change them.
-    filled |= {key: saved.get(key) for key in ("callbacks", "logger")}
-    return looked_up(filled)
+    return said if _same(said.config, now) else None
 
 
 def began_before(config: DictConfig, folder: Path) -> bool:
@@ -68,7 +52,7 @@ def began_before(config: DictConfig, folder: Path) -> bool:
     if said is None or not _same_launch(said) or (said.outcome == "finished" and config.overwrite):
         return False
     now = recorded_config(config, folder)
-    return not differences(settings_before(said.config, now, folder), now)
+    return not differences(said.config, now)
 
 
 def _same_launch(said: Result) -> bool:
@@ -115,7 +99,7 @@ def check_folder(config: DictConfig, folder: Path, *, setting: str | None = None
 def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the run in the folder, if any, goes on with this config."""
     for checkpoint in find_checkpoints("auto", folder)[:1]:
-        _check_same(config, checkpoint, folder)
+        _check_same(config, checkpoint)
         return
     if not holds_run(folder):
         return
@@ -126,9 +110,8 @@ def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
             f"which settings it began; allowed: overwrite=true to replace it, or another folder"
         )
     now = recorded_config(config, folder)
-    before = settings_before(said.config, now, folder)
-    check_same_experiment(before, now, done=0)
-    if said.outcome == "finished" and not _same(before, now):
+    check_same_experiment(said.config, now, done=0)
+    if said.outcome == "finished" and not _same(said.config, now):
         raise ConfigError(
             f"resume=auto: {setting} holds a run that has finished without a checkpoint, so it "
             f"cannot go on with other settings; allowed: the settings that it had, "
@@ -139,7 +122,7 @@ def _check_run(config: DictConfig, folder: Path, setting: str) -> None:
 def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
     """Check whether the named checkpoint may go on in the folder."""
     for checkpoint in find_checkpoints(config.resume, folder)[:1]:
-        _check_same(config, checkpoint, checkpoint.run_dir)
+        _check_same(config, checkpoint)
         own = real_folder(checkpoint.run_dir) == real_folder(folder)
         if own and config.overwrite:
             raise ConfigError(
@@ -150,10 +133,9 @@ def _check_checkpoint(config: DictConfig, folder: Path, setting: str) -> None:
             raise _taken(folder, setting, "resume=auto to go on with that one")
 
 
-def _check_same(config: DictConfig, checkpoint: Checkpoint, folder: Path) -> None:
-    now = plain_config(config)
-    before = settings_before(checkpoint.about["config"], now, folder)
-    check_same_experiment(before, now, done=checkpoint.round_idx)
+def _check_same(config: DictConfig, checkpoint: Checkpoint) -> None:
+    before = checkpoint.about["config"]
+    check_same_experiment(before, plain_config(config), done=checkpoint.round_idx)
 
 
 def _taken(folder: Path, setting: str, going_on: str) -> ConfigError:

@@ -12,13 +12,11 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
-from flfast.config.added_keys import with_added_keys
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
 from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import first_line, printable
-from flfast.state.moved import renamed
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +46,7 @@ Some of the run's own values exist in a job of Hydra only.
 def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
     """The config of the run in a folder, with values in place of interpolations.
 
-    Keys that the run was saved without have their default. Loggers and callbacks are left out.
+    Loggers and callbacks are left out.
     `allow` are packages, modules or functions that the user trusts, by dotted path; also resolvers
     of interpolations, such as `oc.env`.
 
@@ -68,7 +66,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(printable(first_line(error))) from None
-    raw = with_added_keys(renamed(raw), folder) | _WRITERS
+    raw |= _WRITERS
     if isinstance(raw.get("trainer"), dict):
         raw["trainer"]["profiler"] = None
     with of_config(folder):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from flfast.state.capabilities import NEUTRAL, Capabilities
-from flfast.state.moved import new_path
 
 _IMPORTABLE = {
     *("typing", "collections.abc", "annotated_types", "pathlib"),
@@ -127,7 +126,7 @@ def _may_define(module: str, name: str) -> bool:
 
 def _absolute_module(module: str, node: ast.ImportFrom) -> str:
     if not node.level:
-        return new_path(node.module or "")
+        return node.module or ""
     path = module_path(module)
     is_package = path is not None and path.name == "__init__.py"
     parts = module.split(".")

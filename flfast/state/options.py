@@ -4,8 +4,7 @@ The range of an annotated parameter is checked before the function is imported:
 `def fedprox(*, mu: NonNegative) -> Algorithm`. Torch-free.
 """
 
-import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -37,17 +36,6 @@ Numbers = Annotated[list[Annotated[float, Ge(-_MAX_FLOAT), Le(_MAX_FLOAT)]], Min
 Bits = Annotated[int, Ge(1), Le(8)]
 BatchSize = Annotated[int, Ge(-1), Le(_MAX_INT)]
 ModulusBits = Annotated[int, Ge(16), Le(62)]
-
-_OLD_NAMES = {"Fraction": "UpToOne", "Portion": "BelowOne", "Share": "PositiveUpToOne"}
-
-
-def __getattr__(name: str) -> Any:
-    """Types under their earlier names, which still work in this version."""
-    if name not in _OLD_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _OLD_NAMES[name]
-    warnings.warn(f"{__name__}.{name} is {new} now", FutureWarning, stacklevel=2)
-    return globals()[new]
 
 
 def num_of_share(share: float, sizes: np.ndarray | int) -> np.ndarray:

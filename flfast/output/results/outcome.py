@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from flfast.state.messages import printable
-from flfast.state.moved import renamed
 from flfast.state.regular_file import opener, read_file
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ def read_result(folder: Path) -> Result | None:
             return None
         error = printable(str(found.get("error", "")))
         launch = found.get("launch")
-        result = Result(outcome, renamed(found["config"]), value, error, launch)
+        result = Result(outcome, found["config"], value, error, launch)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return result if outcome in get_args(Outcome) else None

@@ -11,7 +11,6 @@ from flfast.output.results.outcome import Outcome, outcome, read_result
 from flfast.output.results.plain_yaml import read_yaml
 from flfast.output.results.table import read_clients, read_history
 from flfast.state.messages import first_line
-from flfast.state.moved import renamed
 from flfast.state.regular_file import read_file
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ def read_run(folder: Path) -> RunRecord:
     hydra = _hydra(folder)
     num = _job_number(hydra, hydra_dir / "hydra.yaml")
     words = read_yaml(hydra_dir / "overrides.yaml", list)
-    config: dict[str, Any] = renamed(read_yaml(hydra_dir / "config.yaml", dict))
+    config: dict[str, Any] = read_yaml(hydra_dir / "config.yaml", dict)
     history: list[Row] = []
     try:
         history = read_history(folder / "metrics.csv")
