@@ -208,14 +208,13 @@ def split_examples(
     if not sizes.all():
         raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
     number = client if num_clients == 1 else None
-    is_alone = number is not None
-    own_test = np.zeros(len(held_out) if is_alone else 0, dtype=np.int64)
-    if examples.owner is not None and not is_alone:
+    own_test = np.zeros(0 if number is None else len(held_out), dtype=np.int64)
+    if examples.owner is not None and number is None:
         own_test = _client_of(examples.owner[held_out], examples.owner[pool], owner)
     has_test = np.bincount(own_test, minlength=num_clients) > 0
     place = generator(seed, "split").random(len(owner))
-    known = examples.owner is not None and np.array_equal(owner, examples.owner[pool])
-    if is_alone or known:  # each client of the data may be in a process of its own
+    names = np.zeros(len(pool), np.int64) if examples.owner is None else examples.owner[pool]
+    if len(_client_of(names, names, owner)):  # each of its clients may be in its own process
         place = own_places(owner, number or 0, seed)
     shares: dict[str, np.ndarray | float]
     shares = {"test": np.where(has_test, 0.0, split.test), "val": split.val}

@@ -77,10 +77,10 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
                 *(config.data.owner, name),
             )
     data.setup()
-    if own.client and not data.owner.any() and config.data.get("test_fraction"):
+    is_marked = config.data.get("is_test") not in {None, "auto"} or data.examples.stride
+    if own.client and not (is_marked or data.owner.any()) and config.data.get("test_fraction"):
         log.warning(
-            "data.test_fraction=%g: rows for testing that the data do not mark are drawn by each "
-            "client, other ones than in a simulation",
+            "data.test_fraction=%g: test rows are drawn here, other ones than in a simulation",
             config.data.test_fraction,
         )
     found = data.examples.task

@@ -5,8 +5,10 @@ import re
 from functools import partial
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
+from client_files import NUM_CLIENTS, hf_numbers, image_folder
 from deployed_runs import (
     SMALL,
     Nodes,
@@ -255,6 +257,24 @@ def test_a_client_trains_on_its_own_data_as_in_a_simulation_with_all(tmp_path):
     )
     for column in ("train/loss", "local/accuracy", "val/accuracy"):
         assert found[column] == expected[column], column
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [hf_numbers, image_folder])
+def test_weights_are_those_of_a_simulation_with_all_files(tmp_path, write):
+    rng = np.random.default_rng(0)
+    files = write(tmp_path / "files", rng, np.repeat([2, 0, 1], 30)[rng.permutation(90)])
+    words = tuple(word for word in words_of("batch_size=7") if not word.startswith("partition"))
+    images = {"data.mean=[0.5]", "data.std=[0.5]", "data.image_size=null"}
+    words = *words, *(sorted(images) if write is image_folder else ())
+    nodes = Nodes(words, NUM_CLIENTS, tmp_path)
+    for k in range(NUM_CLIENTS):
+        nodes.words = (*files.words(k), "partition=whole", *words)
+        nodes.clients[k] = nodes.client(k)
+    serve(*nodes.words, num_clients=NUM_CLIENTS, network=nodes, folder=tmp_path / "server")
+    simulated = *files.words("all"), "partition=natural", "strategy=single", *words
+    flfast.run(*simulated, folder=tmp_path / "sim")
+    assert_equal_runs(tmp_path)
 
 
 def test_no_bytes_are_a_message_by_chance():

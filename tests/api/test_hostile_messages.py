@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from deployed_runs import Nodes, deployed, rows_of, simulated, weights, words_of
@@ -19,10 +20,17 @@ from flfast.channel.sent import Sender, Sent
 from flfast.channel.server_side import ServerSide
 from flfast.channel.wire import LARGEST, MalformedError, Message, message_of, pack, sent_of, unpack
 from flfast.config.errors import ConfigError
+from flfast.datamodules.fetching import Loading
+from flfast.datamodules.remote_data import RemoteData
+from flfast.datamodules.splits import Split
+from flfast.engines.evaluation.metrics import summary
+from flfast.engines.evaluation.remote_metrics import joined_metrics, metrics_of
 from flfast.output.results.table import read_history
+from flfast.setup.real_clients import Greeting
 from flfast.state.tree import leaves, tree_map
 from flfast.state.vector import clipped, learned_norm
 
+STEPS = "advertise", "share", "train", "unmask"
 UPLOAD = {
     "params": {"w": torch.linspace(-1, 1, 6).view(2, 3), "b": torch.zeros(3)},
     "buffers": {"n": torch.tensor(4), "mean": torch.ones(3)},
@@ -60,24 +68,37 @@ def test_an_upload_is_refused_or_in_its_ranges(message, privacy):
 
 
 class Recorded:
-    """Messages of a deployment of two clients: requests and answers of the first, by kind."""
+    """Messages of a deployment: requests and answers of the first client, by kind.
 
-    def __init__(self, folder):
-        self.nodes = Nodes(words_of("algorithm=scaffold"), 2, folder, between=self._keep)
-        self.requests, self.answers = {}, {}
-        serve(*self.nodes.words, num_clients=2, network=self.nodes, folder=folder / "server")
+    `secrets` is what its file for the keys of a round holds before each kind of request.
+    """
+
+    def __init__(self, folder, *words, num=2):
+        self.nodes = Nodes(words_of(*words, num=num), num, folder, between=self._keep)
+        self.requests, self.answers, self.secrets = {}, {}, {}
+        self.file, self._held = folder / "client-0" / "states" / "secure.json", None
+        serve(*self.nodes.words, num_clients=num, network=self.nodes, folder=folder / "server")
         self.before = set(folder.rglob("*"))
 
     def _keep(self, node, request, answer):
         if node == "node-0":
-            self.requests[request.facts["kind"]] = request
-            self.answers[request.facts["kind"]] = unpack(answer)
+            kind = request.facts["kind"]
+            self.requests[kind], self.answers[kind] = request, unpack(answer)
+            self.secrets[kind] = self._held
+            self._held = self.file.read_text() if self.file.exists() else None
         return answer
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    return Recorded(tmp_path_factory.mktemp("recorded"))
+    return Recorded(tmp_path_factory.mktemp("recorded"), "algorithm=scaffold")
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    pytest.importorskip("cryptography")
+    words = "secure=masks", "rounds=1"
+    return Recorded(tmp_path_factory.mktemp("masked"), *words, num=3)
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "greeting"])
@@ -97,6 +118,73 @@ def test_an_order_is_refused_or_answered_and_nothing_is_written_elsewhere(record
         assert path.name.endswith(".state") or path.parent == states, path
         path.unlink() if path.is_file() else None
     assert not (folder.parent / "tmp").exists()
+
+
+@pytest.mark.parametrize("kind", STEPS)
+@given(data=st.data())
+@settings(IN_FEW, max_examples=40, deadline=None)
+def test_an_order_to_hide_an_upload_is_refused_or_answered(masked, kind, data):
+    order = data.draw(mutated(masked.requests[kind]))
+    if held := masked.secrets[kind]:
+        masked.file.write_text(held)
+    try:
+        unpack(masked.nodes.clients[0].answer(pack(order)))
+    except ValueError as error:
+        assert not isinstance(error, UnicodeError)
+        assert len(str(error)) < 600
+    finally:
+        masked.file.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "values"),
+    [
+        *(
+            (kind, "path", ([-1, 0], [2**200, 0], [1, True], ["1", 0], [1], None))
+            for kind in STEPS
+        ),
+        ("advertise", "cohort", ([0, -1], [0, 2**32], [0, 0], [1, 2], {}, [*range(2**16 + 1)])),
+        ("share", "publics", ({}, {"0": {}}, {"-1": None}, {"9" * 5000: {}}, [])),
+        ("train", "mask", ({}, [], None, {"max_weight": 1.0})),
+        ("unmask", "arrived", ([], [0], [1, 2], [0, -1], [0, 2**64], "012", None)),
+    ],
+)
+def test_an_order_to_hide_an_upload_has_ranges(masked, kind, field, values):
+    facts, trees = masked.requests[kind]
+    place = facts["mask"] if (kind, field) == ("train", "path") else facts
+    for value in values:
+        if held := masked.secrets[kind]:
+            masked.file.write_text(held)
+        changed = {**place, field: value}
+        changed = changed if place is facts else {**facts, "mask": changed}
+        with pytest.raises(ValueError, match=r"\S") as raised:
+            masked.nodes.clients[0].answer(pack(Message(changed, trees)))
+        assert len(str(raised.value)) < 600
+    masked.file.unlink(missing_ok=True)
+
+
+@given(data=st.data(), num=st.integers(1, 40))
+@settings(IN_FEW, max_examples=80)
+def test_an_evaluation_is_refused_or_in_its_ranges(recorded, data, num):
+    known = Greeting.model_validate(recorded.answers["greeting"].facts)
+    sizes = {name: np.array([most, num]) for name, most in known.sizes.items()}
+    remote = RemoteData(
+        known.examples, sizes, seed=0, split=Split(val=0.1, test=0.1), loading=Loading(10)
+    )
+    remote.setup()
+    honest = recorded.answers["evaluate"]
+    expected = metrics_of(remote, 0, honest)
+    try:
+        found = metrics_of(remote, 0, unpack(pack(data.draw(mutated(honest)))))
+    except MalformedError as error:
+        assert shown(str(error))
+        return
+    for name in found.keys() & expected.keys():
+        row = summary(joined_metrics([found[name]]))
+        assert math.isfinite(row["loss"])
+        assert math.isnan(row["accuracy"]) or 0 <= row["accuracy"] <= 1 + 1e-6
+        most = sizes["val" if name in {"val", "personal_val"} else "test"][0]
+        assert 0 < found[name].num_examples <= most
 
 
 def test_a_state_is_written_nowhere_else(recorded, tmp_path):

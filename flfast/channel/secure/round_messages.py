@@ -10,7 +10,7 @@ from typing import Annotated, Protocol, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer
 
 from flfast.channel.secure.round_terms import BOX_BYTES
-from flfast.channel.secure.secret_sharing import SECRET_BYTES, SHARE_BYTES
+from flfast.channel.secure.secret_sharing import PRIME, SECRET_BYTES, SHARE_BYTES
 
 
 def _from_hex(value: object) -> object:
@@ -22,6 +22,7 @@ Key = Annotated[_Hex, Field(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 _Box = Annotated[_Hex, Field(min_length=BOX_BYTES, max_length=BOX_BYTES)]
 _Share = Annotated[_Hex, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
 _Id = Annotated[int, Field(ge=0, lt=2**32)]
+_Number = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 
 
 class PublicKeys(BaseModel, frozen=True):
@@ -40,13 +41,13 @@ class PublicKeys(BaseModel, frozen=True):
 class Request(BaseModel):
     """A request in the round and call of `path`."""
 
-    path: tuple[int, int]
+    path: tuple[_Number, _Number]
 
 
 class Advertise(Request):
     """Asks for public keys; `cohort` are the clients of the round."""
 
-    cohort: list[_Id]
+    cohort: list[_Id] = Field(max_length=PRIME - 1)
 
 
 class Share(Request):
@@ -64,7 +65,7 @@ class Boxes(BaseModel):
 class Mask(Request, Boxes):
     """Asks for a masked upload, with masks of the neighbours who sent the boxes."""
 
-    max_weight: float = Field(gt=0)
+    max_weight: float = Field(strict=True, gt=0, le=1e30)
 
 
 class Unmask(Request):

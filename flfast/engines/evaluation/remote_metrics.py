@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from flfast.channel.wire import MalformedError, Message, NonNegative, Positive, read_facts
+from flfast.channel.wire import MalformedError, Message, Positive, read_facts
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.tasks.names import in_range
@@ -14,7 +14,7 @@ from flfast.tasks.names import in_range
 
 class _SetFacts(BaseModel, strict=True, extra="forbid"):
     num_examples: Positive
-    weight: NonNegative
+    weight: float = Field(gt=0, le=1e30)
     headline: str
     values: dict[str, float]
 

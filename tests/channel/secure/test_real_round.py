@@ -1,6 +1,7 @@
 """Clients with keys and files of their own give the plain sum, whoever drops out and when."""
 
 import json
+from functools import partial
 from unittest.mock import ANY
 
 import numpy as np
@@ -8,12 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutating import mutated
 
 from flfast.channel.secure.client_round import ClientRound
 from flfast.channel.secure.masks import masks
 from flfast.channel.secure.round_messages import Advertise, Mask, Share, Unmask
 from flfast.channel.secure.secure import ShortageError
 from flfast.channel.secure.server_round import ServerRound
+from flfast.channel.wire import Message, pack, read_facts
+from flfast.engines.remote import _read
 from flfast.state.tree import leaves
 
 PATH = (3, 1)
@@ -80,6 +84,38 @@ def test_the_sum_is_that_of_those_who_sent_it(tmp_path_factory, data, num, neigh
         return
     assert {*arrived} <= {*range(num)} - gone
     assert neighbors is not None or len(arrived) == num - len(gone)
+    assert np.abs(sums.values - values[arrived].sum(0)).max() < 1e-6
+    assert np.array_equal(sums.wide, wide[arrived].sum(0))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.sampled_from(["advertise", "share", "unmask"]))
+def test_an_answer_that_is_none_loses_its_client_alone(tmp_path_factory, data, step):
+    clients, hostile, before = Clients(tmp_path_factory.mktemp("clients"), 4, {}), 2, {}
+    honest = clients.ask
+
+    def ask(kind, requests, answer):
+        for k, found in honest(kind, requests, answer):
+            message = Message(found.model_dump())
+            if (kind, k) == (step, hostile):
+                before[k] = message.facts
+                message = data.draw(mutated(message))
+            yield k, _read(pack(message), partial(read_facts, answer))
+
+    clients.ask = ask
+    rng = np.random.default_rng(0)
+    values, wide = rng.uniform(-4, 4, (4, 5)), rng.integers(0, 2**31, (4, 2)) * 1.0
+    server, total, arrived = ServerRound(clients.terms, PATH, ask), 0, []
+    for k, mask in server.agree(1.0).items():
+        if isinstance(mask, str):
+            assert k == hostile and mask.isprintable() and 0 < len(mask) < 600
+            continue
+        clients.client(k).receive(mask)
+        tree, _ = clients.client(k).mask(mask, values[k], wide[k])
+        total = total + np.concatenate([leaf.long().numpy() for leaf in leaves(tree)])
+        arrived.append(k)
+    sums = server.unmask(torch.from_numpy(total), arrived, wide.shape[1])
+    assert {0, 1, 3} <= {*arrived} and {*server.lost} <= {hostile} and before
     assert np.abs(sums.values - values[arrived].sum(0)).max() < 1e-6
     assert np.array_equal(sums.wide, wide[arrived].sum(0))
 
