@@ -18,7 +18,7 @@ from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
-from omegaconf import AnyNode, omegaconf
+from omegaconf import AnyNode, _utils, omegaconf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.base import Metadata
 
@@ -46,7 +46,7 @@ if yaml.__with_libyaml__:
             yaml.constructor.SafeConstructor.__init__(self)
             yaml.resolver.Resolver.__init__(self)
 
-    omegaconf.get_yaml_loader = lambda: _Loader
+    omegaconf.get_yaml_loader = _utils.get_yaml_loader = lambda: _Loader
 
 # The rest is what Hydra makes of the files of `conf/`, which stay as they are: it depends on the
 # options of groups only. Values that are set on the command line are put into a copy of it.

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import others_slow
 
 from flfast.config.composition import compose, without_hydra
 from flfast.config.own import Own
@@ -71,7 +72,7 @@ FRACTIONS = st.sampled_from((0.0, 0.1, 0.25, 0.4))
     seed=st.integers(0, 5),
     data=st.data(),
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_rows_are_those_of_a_simulation_for_all_keys_of_split(sizes, marks, split, seed, data):
     owner = np.array(data.draw(st.permutations(np.repeat(np.arange(len(sizes)), sizes).tolist())))
     is_test = np.array(marks[: len(owner)])
@@ -128,8 +129,13 @@ def files(owners):
     return [("all", np.arange(90)), *((str(k), np.flatnonzero(owners == k)) for k in range(3))]
 
 
-@pytest.mark.parametrize("write", [table, arrays, series])
-@pytest.mark.parametrize("test", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("test", "write"),
+    others_slow(
+        [(test, write) for test in (0.0, 0.1) for write in (table, arrays, series)],
+        [(0.1, table), (0.0, series), (0.1, arrays)],
+    ),
+)
 def test_rows_are_those_of_a_simulation_for_all_sources(tmp_path, write, test):
     rng = np.random.default_rng(0)
     common, path = write(tmp_path, rng, np.repeat([2, 0, 1], 30)[rng.permutation(90)])
