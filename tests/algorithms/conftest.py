@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items):
         if follows and hasattr(item, "callspec") and item.get_closest_marker("slow") is None:
             followed[item.path, item.originalname].append(item)
     for cases in followed.values():
-        chosen = {kind_of(item): item for item in sorted(cases, key=is_eager)}
+        eager = [item for item in cases if is_eager(item)]
+        chosen = {kind_of(item): item for item in eager or cases}
         for item in set(cases) - set(chosen.values()):
             item.add_marker("slow")
 

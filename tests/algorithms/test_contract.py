@@ -211,7 +211,7 @@ class NaNExamples:
             data.examples.inputs[data.train_clients.indices_of(k)] = torch.nan
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[8::30]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[8::36]))
 def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     federation_of, name, caplog
 ):
@@ -345,7 +345,7 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::30]))
+@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::36]))
 def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name):
     def federation(batching):
         return federation_of(name, smallest(name), batching=batching, rounds=2)

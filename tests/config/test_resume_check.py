@@ -200,7 +200,7 @@ def test_one_function_knows_the_outcome(folders, lock, state):
         assert flfast.Run(folder).outcome == outcome(folder)
 
 
-@pytest.mark.parametrize(("state", "command"), rotating(STATES, COMMANDS, every=11))
+@pytest.mark.parametrize(("state", "command"), rotating(STATES, COMMANDS, every=14))
 def test_a_command_does_what_the_table_says(folders, lock, capsys, state, command):
     does = said(state, command)
     folder = folders.put(state)
@@ -277,7 +277,7 @@ ENDS_OF_A_WAY = ("empty", "killed without a checkpoint", "finished with a checkp
 
 @pytest.mark.parametrize(
     ("state", "why", "door"),
-    rotating(ENDS_OF_A_WAY, REFUSED_LATE, ["command", "python"], every=11),
+    rotating(ENDS_OF_A_WAY, REFUSED_LATE, ["command", "python"], every=10),
 )
 def test_whoever_refuses_a_run_its_folder_stays(folders, state, why, door):
     folder = folders.put(state)
