@@ -31,5 +31,7 @@ def pytest_configure(config):
     """Load the fixtures, but not where xdist only hands out tests: its workers wait for it."""
     only_hands_out = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
     if not only_hands_out:
+        import flfast  # noqa: F401 - before Lightning, which then loads few of torchmetrics
+
         gc.disable()  # until all tests are collected: it would walk through them again and again
         config.pluginmanager.import_plugin("shared_fixtures")

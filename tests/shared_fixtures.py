@@ -78,7 +78,14 @@ torch.cuda._raw_device_count_nvml = cache(_gpus_of_driver)
 dynamic_rendezvous.get_method_name = lambda depth=2: "unnamed"
 
 settings.register_profile("flfast", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("fast", settings.get_profile("flfast"), max_examples=20)
 settings.load_profile("flfast")
+
+
+def pytest_configure(config):
+    """With `-m ""`, and in the slow tests, Hypothesis tries more examples."""
+    if config.getoption("markexpr") == "not slow":
+        settings.load_profile("fast")
 
 
 def pytest_collection_modifyitems(items):

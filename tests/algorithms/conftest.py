@@ -18,36 +18,34 @@ from flfast.state.plan import Batching
 FOLDER = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items):
-    """Mark as slow most runs that follow a paper: the fused engine's and combinations of values.
+# Arguments of which the values are algorithms, or parts of one with equations of their own.
+KINDS = {"algorithm", "case", "equations", "name", "options", "share"}
 
-    `test_contract.py` compares the engines. The fast runs use every value of an argument.
+
+def pytest_collection_modifyitems(items):
+    """Mark as slow most runs that follow a paper: one of each algorithm is fast.
+
+    It is the last one, which often has small batches and few clients. `test_contract.py` compares
+    the engines; a fused run stays where there is no other.
     """
     followed = defaultdict(list)
     for item in items:
-        has_cases = hasattr(item, "callspec")
-        if item.path.parent == FOLDER and "_follow_the_" in item.name and has_cases:
+        follows = item.path.parent == FOLDER and "_follow_the_" in item.name
+        if follows and hasattr(item, "callspec") and item.get_closest_marker("slow") is None:
             followed[item.path, item.originalname].append(item)
     for cases in followed.values():
-        fused = [item for item in cases if item.callspec.params.get("engine") is FusedTraining]
-        for item in fused if len(fused) < len(cases) else fused[1:]:
-            item.add_marker("slow")
-        fast = [item for item in cases if item.get_closest_marker("slow") is None]
-        for item in set(fast) - set(with_every_value(fast)):
+        eager = [item for item in cases if is_eager(item)]
+        chosen = {kind_of(item): item for item in eager or cases}
+        for item in set(cases) - set(chosen.values()):
             item.add_marker("slow")
 
 
-def with_every_value(cases):
-    """Few of the cases, which use every value of every argument; the greedy choice."""
-    chosen, missing = [], set().union(*map(arguments_of, cases))
-    while missing:
-        chosen.append(max(cases, key=lambda item: len(arguments_of(item) & missing)))
-        missing -= arguments_of(chosen[-1])
-    return chosen
+def kind_of(item):
+    return tuple(repr(value) for name, value in item.callspec.params.items() if name in KINDS)
 
 
-def arguments_of(item):
-    return {(name, repr(value)) for name, value in item.callspec.params.items()}
+def is_eager(item):
+    return item.callspec.params.get("engine") is not FusedTraining
 
 
 @pytest.fixture

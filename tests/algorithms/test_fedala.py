@@ -61,14 +61,14 @@ def zhang(found, *, mixed, share, mix_epochs, mix_lr):
 
 
 @pytest.mark.parametrize(
-    ("options", "engine", "stack"),
+    ("chosen", "engine", "stack"),
     [
         ({"layers": 1, "share": 0.8, "mix_epochs": 1, "mix_lr": 50.0}, EagerTraining, "auto"),
         ({"layers": 9, "share": 1.0, "mix_epochs": 2, "mix_lr": 100.0}, EagerTraining, "auto"),
         ({"layers": 1, "share": 0.5, "mix_epochs": 2, "mix_lr": 100.0}, FusedTraining, 4),
     ],
 )
-def test_rounds_follow_the_paper(make_data, make_federation, options, engine, stack):
+def test_rounds_follow_the_paper(make_data, make_federation, chosen, engine, stack):
     found = federation_of(
         *(make_data, make_federation, "fedala", mlp().double()),
         sizes=SIZES,
@@ -77,11 +77,11 @@ def test_rounds_follow_the_paper(make_data, make_federation, options, engine, st
         lr=LR,
         batching=Batching(BATCH),
         sampling={"fraction": 0.7, "dropout": 0.2},
-        algorithm=options,
+        algorithm=chosen,
     )
     names = [*found.initial["params"]]
-    mixed = names if options["layers"] > 1 else names[-2:]
-    rest = {name: value for name, value in options.items() if name != "layers"}
+    mixed = names if chosen["layers"] > 1 else names[-2:]
+    rest = {name: value for name, value in chosen.items() if name != "layers"}
     server, models, at_bound = zhang(found, mixed=mixed, **rest)
     run(found, engine, stack=stack)
     assert at_bound  # or the clamp was not tested

@@ -89,7 +89,7 @@ class Clients(Reference):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "options", "engine", "sampling"),
+    ("batch_size", "chosen", "engine", "sampling"),
     [
         (-1, {}, EagerTraining, {}),
         (
@@ -101,9 +101,7 @@ class Clients(Reference):
         (3, {"align_lr": 2.0}, FusedTraining, {"fraction": 0.7, "dropout": 0.3}),
     ],
 )
-def test_rounds_follow_the_paper(
-    make_data, make_federation, batch_size, options, engine, sampling
-):
+def test_rounds_follow_the_paper(make_data, make_federation, batch_size, chosen, engine, sampling):
     found = federation_of(
         *(make_data, make_federation, "fedas", mlp().double()),
         sizes=SIZES,
@@ -112,12 +110,12 @@ def test_rounds_follow_the_paper(
         lr=LR,
         batching=Batching(batch_size),
         sampling=sampling,
-        algorithm=options,
+        algorithm=chosen,
     )
     reference = Clients(found.data, batch_size, EPOCHS, LR)
     cohorts = [found.cohort(r).clients.tolist() for r in range(1, ROUNDS + 1)]
-    options = {"align_epochs": 1, "align_lr": 1.0, **options}
-    body, last = yang(found.initial["params"], reference, cohorts, **options)
+    chosen = {"align_epochs": 1, "align_lr": 1.0, **chosen}
+    body, last = yang(found.initial["params"], reference, cohorts, **chosen)
     run(found, engine)
     assert_leaves_close({n: server_of(found)[n] for n in BODY}, body, tol=1e-9)
     assert last

@@ -1,12 +1,14 @@
 """FedMGDA+ against its equations, and its weights against brute force and a bound."""
 
 import itertools
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from algorithms_by_name import algorithm_of, federation_of, run
 from engine_runs import mlp
+from sampling import others_slow
 
 from flfast.algorithms.fedmgda import fedmgda
 from flfast.algorithms.kit.min_norm import min_norm_weights
@@ -59,8 +61,14 @@ def test_trajectories_follow_the_paper(assert_follows, batch_size, epsilon, weig
     assert_follows(fedmgda(**options), hu(**options), batch_size=batch_size, sampling=sampling)
 
 
-@pytest.mark.parametrize("radius", [0.0, 0.05, 0.2, 1.0])
-@pytest.mark.parametrize("dims", [2, 3, 20])  # with 2 and 3 the Gram matrix is singular
+RADII = [0.0, 0.05, 0.2, 1.0]
+DIMS = [2, 3, 20]  # with 2 and 3 the Gram matrix is singular
+
+
+@pytest.mark.parametrize(
+    ("dims", "radius"),
+    others_slow([*product(DIMS, RADII)], [(2, 0.0), (3, 0.05), (20, 0.2), (2, 1.0)]),
+)
 def test_weights_are_those_of_brute_force(dims, radius):
     rng = np.random.default_rng(dims)
     for _ in range(5):

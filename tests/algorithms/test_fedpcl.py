@@ -74,19 +74,19 @@ def federation(make_data, make_federation):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "options", "engine", "stack", "sampling"),
+    ("batch_size", "chosen", "engine", "stack", "sampling"),
     [
         (-1, {"num_sets": 4}, EagerTraining, 1, {}),
         (3, {"tau": 0.5}, EagerTraining, 1, {"fraction": 0.7, "dropout": 0.3}),
         (3, {"num_sets": 6}, FusedTraining, 4, {"fraction": 0.7, "dropout": 0.3}),
     ],
 )
-def test_rounds_follow_the_paper(federation, batch_size, options, engine, stack, sampling):
-    found = federation(batching=Batching(batch_size), sampling=sampling, algorithm=options)
+def test_rounds_follow_the_paper(federation, batch_size, chosen, engine, stack, sampling):
+    found = federation(batching=Batching(batch_size), sampling=sampling, algorithm=chosen)
     reference = Reference(found.data, batch_size, EPOCHS, LR)
     cohorts = [found.cohort(r).clients.tolist() for r in range(1, ROUNDS + 1)]
     start = found.initial["params"]
-    weights, local = tan(start, reference, cohorts, tau=options.get("tau", 0.07))
+    weights, local = tan(start, reference, cohorts, tau=chosen.get("tau", 0.07))
     run(found, engine, stack=stack)
     states = found.engine.site.states
     for k, expected in weights.items():

@@ -165,7 +165,7 @@ def test_personal_models_have_the_clients_centres(make_data, make_federation):
         torch.testing.assert_close(own["0.weight"], server["params"]["0.weight"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_weights_of_a_step_are_in_the_region(seed, placed):
     rng = np.random.default_rng(seed)

@@ -187,7 +187,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("algorithm", others_slow(KINDS, KINDS[:16:4]))
+@pytest.mark.parametrize("algorithm", others_slow(KINDS, KINDS[:16:8]))
 def test_oort_wraps_every_kind_of_algorithm(make, algorithm):
     """Uploads have the utility in addition, and nothing else differs."""
     plain = algorithm_of(algorithm, mlp().double(), num_clients=len(SIZES))
@@ -201,7 +201,10 @@ def test_oort_wraps_every_kind_of_algorithm(make, algorithm):
         assert row["comm/down_bytes"] == without["comm/down_bytes"]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "mime", "q_fedavg", "ditto"])
+@pytest.mark.parametrize(
+    "algorithm",
+    others_slow(["fedavg", "scaffold", "mime", "q_fedavg", "ditto"], ["mime", "ditto"]),
+)
 def test_power_of_choice_wraps_algorithms_with_a_complete_server_model(make, algorithm):
     plain = algorithm_of(algorithm, mlp().double())
     federation = ran(make(power_of_choice(plain, count=2), rounds=3), EagerTraining)
@@ -217,7 +220,9 @@ def own_batchnorm(algorithm):
     return keep_local(algorithm, batchnorm_weights(with_batchnorm(), weights))
 
 
-@pytest.mark.parametrize("wrapper", [own_batchnorm, keep_optimizer, average_optimizer])
+@pytest.mark.parametrize(
+    "wrapper", others_slow([own_batchnorm, keep_optimizer, average_optimizer], [average_optimizer])
+)
 def test_oort_wraps_other_wrappers(make, wrapper):
     plain = wrapper(FEDAVG)
     options = {

@@ -227,7 +227,7 @@ SPLIT = {fedper, fedrep, lg_fedavg, fedbabu}
 
 
 @pytest.mark.parametrize(
-    "model", [mlp, lambda: net(lambda: nn.Linear(5, 3))], ids=["mlp", "convex"]
+    "model", [lambda: net(lambda: nn.Linear(5, 3)), mlp], ids=["convex", "mlp"]
 )
 @pytest.mark.parametrize(
     ("equations", "options"), CASES, ids=lambda case: getattr(case, "__name__", "")

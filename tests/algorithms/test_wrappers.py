@@ -209,7 +209,7 @@ def test_adaptive_optimizers_can_be_kept_and_averaged(run, wrapper, optimizer):
     assert federation.history[-1]["train/loss"] < federation.history[1]["train/loss"]
 
 
-@pytest.mark.parametrize("name", [None, *ROBUST])
+@pytest.mark.parametrize("name", others_slow([None, *ROBUST], [None, "krum"]))
 def test_steps_of_averaged_optimizers_are_counted_not_learned(make_data, make_federation, name):
     federation = make_federation(
         make_data([6, 8, 7, 5, 9, 6, 7]),

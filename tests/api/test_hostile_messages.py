@@ -103,7 +103,7 @@ def masked(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "greeting"])
 @given(data=st.data())
-@settings(IN_FEW, max_examples=40, deadline=None)
+@settings(IN_FEW, max_examples=18, deadline=None)
 def test_an_order_is_refused_or_answered_and_nothing_is_written_elsewhere(recorded, kind, data):
     folder = recorded.nodes.folder
     order = data.draw(mutated(recorded.requests[kind]))

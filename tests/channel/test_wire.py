@@ -38,7 +38,7 @@ FACTS = st.dictionaries(NAMES, st.one_of(NUMBERS, NAMES), max_size=4)
 
 
 @given(facts=FACTS, trees=st.dictionaries(NAMES, TREES, max_size=2))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_what_is_packed_arrives(facts, trees):
     found = unpack(pack(Message(facts, trees)))
     assert json.dumps(found.facts) == json.dumps(facts)  # NaN, too
@@ -62,7 +62,7 @@ def test_what_is_sent_arrives():
     values=st.lists(st.integers(0, 255), min_size=8, max_size=8),
     end=st.integers(0, 10**6),
 )
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_damaged_bytes_are_refused_or_a_message(places, values, end):
     data = bytearray(pack(message_of(SENT)))
     for place, value in zip(places, values, strict=False):

@@ -85,7 +85,7 @@ def test_what_a_run_leaves_is_whole():
     check(whole())
 
 
-@settings(max_examples=250)
+@settings(max_examples=90)
 @given(st.sampled_from(sorted(places(whole()), key=str)), st.sampled_from(sorted(OTHERS)))
 def test_anything_else_is_named(path, kind):
     content = whole()
@@ -187,7 +187,7 @@ def checkpoint():
         yield path
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.sampled_from(sorted(ABOUT_IT)), VALUES)
 @example("config", [])
 @example("format", 1.0)

@@ -66,7 +66,7 @@ def test_a_file_with_code_is_refused_and_not_run(tmp_path):
     assert not os.path.exists("/tmp/never-made-by-a-checkpoint")  # noqa: PTH110
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.data())
 def test_a_torn_file_is_found_out(tmp_path_factory, data):
     run_dir = tmp_path_factory.mktemp("run")
@@ -84,7 +84,7 @@ def test_a_torn_file_is_found_out(tmp_path_factory, data):
         find_checkpoints(str(run_dir), run_dir)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(at=st.integers(0, 3999))
 def test_a_flipped_bit_of_a_tensor_is_found_out(tmp_path_factory, at):
     path = tmp_path_factory.mktemp("run") / "file.pt"

@@ -383,7 +383,7 @@ BEFORE_TRAINING = [
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    others_slow(BEFORE_TRAINING, BEFORE_TRAINING[::8]),
+    others_slow(BEFORE_TRAINING, BEFORE_TRAINING[::16]),
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_one_clear_error_before_training_starts(flfast_run, capsys, tmp_path, overrides, message):

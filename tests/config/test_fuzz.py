@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from campaign import examples
 from composing import composed
 from hypothesis import assume, given
@@ -23,6 +24,7 @@ from flfast import train
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
+from flfast.output.results.plain_yaml import PARSER
 
 ROUNDS = 2
 # A federation of two clients that takes milliseconds.
@@ -58,7 +60,7 @@ def keys():
     for path in sorted([conf / "config.yaml", *conf.glob("*/*.yaml")]):
         group = path.parent.name if path.parent != conf else ""
         if LEFT_OUT.isdisjoint({group, path.stem}):
-            content = OmegaConf.to_container(OmegaConf.load(path))
+            content = yaml.load(path.read_text("utf-8"), PARSER)
             option = f"{group}={path.stem}" if group else ""
             for name in leaves(content, f"{group}." if group else ""):
                 yield option, name

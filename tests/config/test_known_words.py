@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 from pages import page
+from sampling import rotating
 
 from flfast.config.check import check
 from flfast.config.composition import CONF, compose, without_hydra
@@ -42,7 +43,7 @@ def said(*words):
     return ""
 
 
-@pytest.mark.parametrize("word", [*known_words()])
+@pytest.mark.parametrize("word", rotating(known_words(), every=5))
 def test_each_word_gets_its_setting_with_and_without_a_plus(monkeypatch, keys, word):
     # The names of keys take most of the time, and are those of the default config here.
     monkeypatch.setattr("flfast.config.explain._known_keys", lambda *_: sorted(keys))

@@ -1,7 +1,7 @@
 """Phases: the same syntax as the command line, from a round on."""
 
 import pytest
-from sampling import rotating
+from sampling import others_slow
 from tables import rows
 
 from flfast.config.composition import compose, without_hydra
@@ -56,7 +56,7 @@ def test_a_run_changes_strategy_precision_and_batch_from_round_to_round(flfast_r
 SCHEDULES = ("growing_batch", "warmup_then_large_batch", "adaptive", "precision_switch")
 
 
-@pytest.mark.parametrize("schedule", rotating(SCHEDULES, every=2))
+@pytest.mark.parametrize("schedule", others_slow(SCHEDULES, ["adaptive"]))
 def test_ready_schedules_run(flfast_run, schedule):
     small = ("engine=eager", "model=logistic", "trainer.limit_train_batches=1")
     folder = flfast_run(

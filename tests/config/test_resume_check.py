@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pages import page
 from processes import Command
-from sampling import rotating
+from sampling import others_slow, rotating
 from tables import timeless
 
 import flfast
@@ -188,7 +188,7 @@ def lock(monkeypatch):
         one.release()
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", rotating(STATES, every=2))
 def test_one_function_knows_the_outcome(folders, lock, state):
     folder = folders.put(state)
     lock(state, folder)
@@ -200,7 +200,7 @@ def test_one_function_knows_the_outcome(folders, lock, state):
         assert flfast.Run(folder).outcome == outcome(folder)
 
 
-@pytest.mark.parametrize(("state", "command"), rotating(STATES, COMMANDS, every=7))
+@pytest.mark.parametrize(("state", "command"), rotating(STATES, COMMANDS, every=14))
 def test_a_command_does_what_the_table_says(folders, lock, capsys, state, command):
     does = said(state, command)
     folder = folders.put(state)
@@ -233,7 +233,7 @@ def test_a_command_does_what_the_table_says(folders, lock, capsys, state, comman
     assert goes_on is (does == "goes on")
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", others_slow([*DOORS], ["sweep"]))
 @pytest.mark.parametrize(
     "ranks",
     [(), pytest.param(("strategy=ddp", "trainer.devices=2"), marks=pytest.mark.slow)],
@@ -276,7 +276,8 @@ ENDS_OF_A_WAY = ("empty", "killed without a checkpoint", "finished with a checkp
 
 
 @pytest.mark.parametrize(
-    ("state", "why", "door"), rotating(ENDS_OF_A_WAY, REFUSED_LATE, ["command", "python"], every=5)
+    ("state", "why", "door"),
+    rotating(ENDS_OF_A_WAY, REFUSED_LATE, ["command", "python"], every=10),
 )
 def test_whoever_refuses_a_run_its_folder_stays(folders, state, why, door):
     folder = folders.put(state)
@@ -325,7 +326,7 @@ def test_every_door_refuses_alike(folders, state, door, words):
     assert digests(folders.root / "sweep") == before
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", others_slow([False, True], [True]))
 def test_what_is_finished_is_so_for_every_door(folders, moved):
     folder = folders.put("finished with a checkpoint")
     if moved:

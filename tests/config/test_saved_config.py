@@ -257,7 +257,7 @@ def test_what_is_no_file_is_refused_without_waiting(folder, make):
 
 @pytest.mark.parametrize(
     ("group", "first"),
-    rotating([name for name in GROUPS if name not in NOT_OF_RUNS], range(6), every=6),
+    rotating([name for name in GROUPS if name not in NOT_OF_RUNS], range(6), every=18),
 )
 def test_every_option_of_flfast_may_be_opened_as_it_was_checked(group, first, tmp_path):
     (tmp_path / ".hydra").mkdir()
@@ -285,7 +285,9 @@ def test_the_default_config_is_checked_after_it_was_read(folder):
 OUTWARD = {"cache": "/elsewhere", "cache_dir": "/elsewhere", "download": True}
 
 
-@pytest.mark.parametrize("option", sorted(path.stem for path in Path(CONF, "data").iterdir()))
+@pytest.mark.parametrize(
+    "option", rotating(sorted(path.stem for path in Path(CONF, "data").iterdir()), every=5)
+)
 def test_data_of_a_saved_run_neither_write_nor_download(option, folder):
     overrides = [] if option == "leaf" else [f"data={option}"]
     data = OmegaConf.to_container(without_hydra(compose(overrides)), resolve=False)["data"]

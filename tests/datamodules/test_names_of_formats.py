@@ -169,7 +169,7 @@ def check(read, suffix, folder, names):
 
 
 @pytest.mark.parametrize(("read", "suffix"), READERS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(names=NAMES)
 def test_there_are_as_many_clients_and_classes_as_names(tmp_path_factory, read, suffix, names):
     check(read, suffix, tmp_path_factory.mktemp("names"), names)
@@ -241,7 +241,7 @@ def test_minus_1_names_nobody_in_every_format(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     yes=st.sampled_from(["true", "TRUE", "True", "1", "test", " Test"]),
     no=st.sampled_from(["false", "False", "0", "train"]),

@@ -70,7 +70,7 @@ COMMANDS = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("words", rotating(FOUND, every=54, name=lambda w: " ".join(w[2:])[:90]))
+@pytest.mark.parametrize("words", rotating(FOUND, every=120, name=lambda w: " ".join(w[2:])[:90]))
 def test_a_command_runs(words, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module, *words = words[words.index("-m") + 1 : words.index(">") if ">" in words else None]

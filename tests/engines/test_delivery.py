@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from engine_runs import ran
+from sampling import others_slow
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.channel.aggregations.median import median
@@ -55,7 +56,7 @@ def test_other_leaves_than_the_first_upload_has_are_an_error(
         federation.run()
 
 
-@pytest.mark.parametrize("diverges", [False, True])
+@pytest.mark.parametrize("diverges", others_slow([False, True], [True]))
 def test_a_stack_is_delivered_at_once_as_client_by_client(
     make_data, make_federation, monkeypatch, diverges
 ):

@@ -129,7 +129,7 @@ def make(make_data, make_federation):
 
 @pytest.mark.parametrize(
     ("engine", "stack"),
-    others_slow(ENGINES, ENGINES[:3]),
+    others_slow(ENGINES, ENGINES[:2]),
 )
 def test_stages_and_measures_equal_plain_torch(make, engine, stack):
     federation = make(batching=Batching(16))  # larger than any client

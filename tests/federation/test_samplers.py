@@ -387,7 +387,7 @@ def test_errors_name_file_line_and_what_is_allowed(drawn_from, text, message):
         drawn_from(text, rounds=2)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.lists(
         st.dictionaries(st.integers(0, 30), st.booleans(), max_size=8), min_size=1, max_size=8

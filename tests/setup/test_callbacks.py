@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch import callbacks as shipped
 from lightning.pytorch.callbacks import Callback, LambdaCallback
-from sampling import others_slow
+from sampling import others_slow, rotating
 
 import flfast
 from flfast.config.composition import compose, without_hydra
@@ -59,7 +59,7 @@ def quick(tmp_path, monkeypatch):
     return lambda *words, **objects: flfast.run(*QUICK, *words, **objects)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WORK])
+@pytest.mark.parametrize("name", rotating([name for name in NAMES if name not in WORK], every=4))
 def test_what_cannot_work_is_refused_with_our_reason(quick, name, tmp_path):
     with pytest.raises(flfast.ConfigError) as refused:
         quick(node(name), BARS, folder="run")
@@ -71,7 +71,7 @@ def test_what_cannot_work_is_refused_with_our_reason(quick, name, tmp_path):
     assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
-@pytest.mark.parametrize("name", others_slow(sorted(WORK), ["EMAWeightAveraging", "Timer"]))
+@pytest.mark.parametrize("name", others_slow(sorted(WORK), ["Timer"]))
 def test_what_is_not_refused_works(quick, name):
     run = quick(node(name), BARS, "trainer.limit_val_batches=1.0")
     assert len(run.history) == 3

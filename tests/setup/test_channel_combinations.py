@@ -69,7 +69,7 @@ def is_alone(chosen):
     return sum(PLAIN[group] != name for group, name in chosen.items()) <= 1
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 15])
 def test_each_pair_works_or_is_refused_with_both_names(
     options, config_of, make_data, make_federation, every
 ):

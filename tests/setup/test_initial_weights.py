@@ -27,7 +27,7 @@ def run(folder, algorithm, *words):
     return read_history(folder / "metrics.csv")
 
 
-@pytest.mark.parametrize("algorithm", others_slow([*FAMILIES], ["heterofl", "depthfl"]))
+@pytest.mark.parametrize("algorithm", others_slow([*FAMILIES], ["heterofl"]))
 def test_clients_go_on_from_their_parts_of_the_servers_model(tmp_path, algorithm):
     # After six rounds, fedrolex' windows of six units are where they began.
     *_, last = run(tmp_path / "before", algorithm, "rounds=6")

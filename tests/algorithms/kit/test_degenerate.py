@@ -101,7 +101,7 @@ def ids(case):
 
 
 @pytest.mark.parametrize(
-    "case", others_slow([(case,) for case in SHARED], [(case,) for case in SHARED[::3]]), ids=ids
+    "case", others_slow([(case,) for case in SHARED], [(case,) for case in SHARED[::6]]), ids=ids
 )
 def test_the_servers_model_equals_that_of_a_simpler_algorithm(case, solve, expected):
     name, options, tol, simpler = case

@@ -213,7 +213,7 @@ CHOOSING = [
 
 
 @pytest.mark.parametrize("name", others_slow(RULES, CHOOSING))
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(generators(), st.sampled_from([np.float32, np.float64]), st.booleans())
 def test_uploads_that_differ_by_rounding_are_combined_to_the_same(name, rng, dtype, around_zero):
     rows = tied_rows(rng, dtype)

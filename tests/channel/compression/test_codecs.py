@@ -57,7 +57,7 @@ def test_packed_values_are_unpacked(bits, num, seed):
     assert unpack(packed, num, bits).tolist() == values.tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.integers(0, 5000), st.floats(0, 1), st.integers(0, 99))
 def test_sets_of_indices_are_decoded_and_small(size, share, seed):
     num = round(share**3 * size)
@@ -100,7 +100,7 @@ def scales_by_element(change, bucket):
     return torch.cat([part.abs().max().expand(len(part)) for part in flat.split(bucket)])
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(changes(), st.integers(1, 8), st.sampled_from([None, 1, 3, 16, 1000]))
 def test_quantized_elements_are_at_a_level_next_to_them(change, bits, bucket):
     if not sum(x.numel() for x in leaves(change)):

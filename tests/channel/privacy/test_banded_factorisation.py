@@ -69,7 +69,7 @@ def test_the_matrix(shape):
 
 
 @given(SHAPES, st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=18)
 def test_what_streams_is_the_product_with_the_inverse(shape, data):
     """Rounds that release nothing are rows and columns that are not there."""
     rounds, bands = shape

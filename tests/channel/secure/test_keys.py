@@ -15,7 +15,7 @@ KEY = bytes(range(16))
 SIZES = [0, 1, 1000, (1 << 16) - 1, 1 << 16, 200_003]
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(KEYS, KEYS)
 def test_both_clients_of_a_pair_agree(left, right):
     one, other = KeyPair(left), KeyPair(right)

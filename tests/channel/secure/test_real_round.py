@@ -63,7 +63,7 @@ class Clients:
         return arrived, server.unmask(torch.from_numpy(total), arrived, wide.shape[1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data(), st.integers(2, 9), st.sampled_from([None, 4]), st.sampled_from([0.3, 0.6]))
 def test_the_sum_is_that_of_those_who_sent_it(tmp_path_factory, data, num, neighbors, threshold):
     silent = {

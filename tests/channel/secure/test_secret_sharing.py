@@ -23,7 +23,7 @@ def shared(draw, least=1):
     return secret, threshold, [points[i] for i in order], [shares[i] for i in order]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(shared())
 def test_any_shares_above_the_threshold_give_the_secret(case):
     secret, threshold, points, shares = case
@@ -32,7 +32,7 @@ def test_any_shares_above_the_threshold_give_the_secret(case):
         assert combine(points[:num], shares[:num]) == secret
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(shared(least=2), SECRETS)
 def test_one_share_less_fits_every_secret(case, other):
     """For each secret there is a last share that gives it: t - 1 shares exclude none."""

@@ -53,7 +53,7 @@ SETTINGS = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     setting=SETTINGS,
     num_examples=st.integers(1, 5000),
@@ -130,7 +130,7 @@ def test_every_partition_has_a_yaml_and_imports_without_torch():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     num_examples=st.integers(1, 300),
     num_classes=st.integers(1, 6),

@@ -24,7 +24,7 @@ def write(path, table, labels=None):
 
 
 @given(hnp.arrays(np.int64, (4, 3), elements=st.integers(0, 30)))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_counts_of_a_partition_come_back_exactly(tmp_path_factory, counts):
     counts[np.arange(4), np.arange(4) % 3] += 1  # nobody is empty, and no class
     path = write(tmp_path_factory.getbasetemp() / "table.csv", counts.tolist())

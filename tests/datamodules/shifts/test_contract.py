@@ -58,7 +58,7 @@ def changed(before, after):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(num_clients=st.integers(1, 9), seed=st.integers(0, 2**32), drawn=st.integers(0, 2**32))
 def test_a_shift_is_a_function_of_the_seed_and_changes_examples_of_clients_only(
     name, num_clients, seed, drawn

@@ -55,7 +55,7 @@ def everything(examples, row=0):
     return "".join(examples.vocabulary[token] for token in tokens)
 
 
-@settings(max_examples=40)
+@settings(max_examples=18)
 @given(st.lists(TEXTS, min_size=2, max_size=5))
 def test_the_targets_that_count_are_the_answers(contents):
     found = chat(*contents)
@@ -71,7 +71,7 @@ def test_the_targets_that_count_are_the_answers(contents):
     assert torch.equal(examples.inputs[0, 1 : last + 1][kept], examples.targets[0, :last][kept])
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(TEXTS, TEXTS.filter(bool), TEXTS)
 def test_the_three_forms_are_equal(instruction, more, answer):
     prompt = f"{instruction}\n\n{more}"

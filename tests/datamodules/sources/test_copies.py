@@ -18,7 +18,7 @@ from flfast.datamodules.sources.mnist import mnist
 DIGITS = partial(digits, test_fraction=0.2, mean=[0.0], std=[1.0])
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(num_copies=st.integers(1, 5), num_clients=st.integers(5, 40), seed=st.integers(0, 99))
 def test_every_copy_is_whole_and_divided_evenly_among_its_own_clients(
     num_copies, num_clients, seed

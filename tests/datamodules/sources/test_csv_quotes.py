@@ -12,7 +12,7 @@ from flfast.datamodules.sources.csv_quotes import strict_rows
 WORDS = st.text(" ,\n\"abc'", max_size=30) | st.just("Dear all,\nI am, well")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     texts=st.lists(WORDS, min_size=1, max_size=6),
     before=st.lists(st.sampled_from(["x", "7"]), max_size=2),
@@ -41,7 +41,7 @@ ROWS = ["1,x,0.5", "2,y,0.25", "3,z,0.75", "4,v,1.5", "5,w,2.5", "6,u,3.5"]
 WORDS_ONLY = ["Ulm,x,no", "Bonn,y,yes", "Essen,z,no", "Aachen,v,no", "Trier,w,yes", "Kiel,u,no"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     rows=st.sampled_from([ROWS, WORDS_ONLY]),
     column=st.integers(0, 2),

@@ -189,7 +189,7 @@ def test_pickled_objects_are_refused_and_never_run(form, write, tmp_path):
 
 
 @given(place=st.integers(0, 127), byte=st.integers(0, 255))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @example(place=60, byte=ord("-"))
 def test_damaged_headers_are_named(tmp_path_factory, place, byte):
     path = tmp_path_factory.mktemp("headers") / "inputs.npy"

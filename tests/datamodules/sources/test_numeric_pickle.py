@@ -38,7 +38,7 @@ def load(path):
 
 
 @given(ARRAYS, st.integers(2, 5), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_arrays_of_numbers_come_back_from_every_protocol_and_order(array, protocol, random):
     array = array.transpose(random.sample(range(array.ndim), array.ndim))
     with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def test_anything_but_arrays_of_numbers_is_refused(tmp_path, content, message):
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_cut_pickle_is_always_a_value_error(data):
     pickled = pickle.dumps(wrap({"x": np.ones((2, 2)), "y": np.ones(2)}), protocol=4)
     end = data.draw(st.integers(0, len(pickled) - 1))
@@ -174,7 +174,7 @@ PLACES = st.integers(0, len(MEMBER) - 1)
 
 @given(st.lists(st.tuples(PLACES, st.binary(max_size=3)), min_size=1, max_size=4))
 @example([(70, b"(")])  # of which NumPy's parser of headers says a TokenError
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_bytes_that_changed_are_numbers_or_a_value_error(changes):
     content = bytearray(MEMBER)
     for place, new in changes:
@@ -227,7 +227,7 @@ def test_no_pickle_of_a_few_bytes_takes_long(bomb, tmp_path):
 
 @pytest.mark.timeout(20)
 @given(st.binary(max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_follows_a_nest_of_tuples_ends_soon(rest):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "0.npz"

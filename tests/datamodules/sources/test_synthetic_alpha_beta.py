@@ -25,7 +25,7 @@ def means(examples):
     return sums / np.bincount(examples.owner)[:, None]
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.integers(1, 12), st.floats(0, 0.9), st.booleans(), st.integers(0, 99))
 def test_every_client_has_its_share_of_test_examples(num_clients, test_fraction, iid, seed):
     changed = {"num_clients": num_clients, "test_fraction": test_fraction, "iid": iid}

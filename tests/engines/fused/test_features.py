@@ -49,7 +49,7 @@ def splits(federation):
 
 @pytest.mark.parametrize(
     "options",
-    others_slow(OPTIONS, OPTIONS[::4]),
+    others_slow(OPTIONS, OPTIONS[:1]),
     ids=["odd", "accumulated", "full", "drop", "steps"],
 )
 def test_a_head_trains_on_features(assert_agree, options):

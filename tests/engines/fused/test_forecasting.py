@@ -36,7 +36,7 @@ def forecaster(hidden=None):
     return Forecaster(input_shape=(1, 48), num_classes=24, **options)
 
 
-@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("stack", others_slow([1, 3], [3]))
 def test_engines_agree_on_a_linear_model(meters, make_federation, stack):
     options = {"rounds": 2, "batching": Batching(4), "trainer": {"precision": "64-true"}}
     found = assert_engines_agree(

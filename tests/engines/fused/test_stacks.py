@@ -48,7 +48,7 @@ RAGGED = {
 
 
 # All executors only in the slow tests: those of graphs compare them operator by operator.
-@pytest.mark.parametrize("name", others_slow(RAGGED, ["sgd", "adam"]))
+@pytest.mark.parametrize("name", others_slow(RAGGED, ["sgd"]))
 def test_ragged_clients_in_stacks(make_data, make_federation, name):
     assert_ragged_clients_agree(make_data, make_federation, name)
 
@@ -132,7 +132,7 @@ UNSTACKABLE = [
 REFUSALS = [(engine, *case) for engine in (FusedTraining, AutoTraining) for case in UNSTACKABLE]
 
 
-@pytest.mark.parametrize(("engine", "batching", "reason"), others_slow(REFUSALS, REFUSALS[2:4]))
+@pytest.mark.parametrize(("engine", "batching", "reason"), others_slow(REFUSALS, REFUSALS[3:4]))
 def test_what_cannot_be_stacked_is_refused_where_a_number_is_given(
     make_data, make_federation, batching, reason, engine
 ):

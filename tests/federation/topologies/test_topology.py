@@ -46,7 +46,7 @@ AS_FEDAVG = {
 
 
 @pytest.mark.parametrize("way", others_slow(WAYS, ["eager"]))
-@pytest.mark.parametrize("name", others_slow(AS_FEDAVG, ["full", "edges"]))
+@pytest.mark.parametrize("name", others_slow(AS_FEDAVG, ["edges"]))
 def test_a_full_graph_and_one_edge_are_fedavg(tmp_path, fedavg, way, name):
     plain, alike = fedavg
     found = sliced_runs.run(tmp_path / "run", *MLP, *AS_FEDAVG[name], *WAYS[way])

@@ -3,6 +3,7 @@ import time
 
 import numpy as np
 import pytest
+from sampling import others_slow
 
 from flfast.datamodules.shifts.rotation import rotation
 from flfast.output.callbacks.clients_table import ClientsTable
@@ -57,7 +58,7 @@ def test_a_resumed_run_repeats_no_client(federation):
     assert [row["round"] for row in read_rows(run.run_dir / "clients.csv")] == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("views", [("global",), VIEWS])
+@pytest.mark.parametrize("views", [pytest.param(("global",), marks=pytest.mark.slow), VIEWS])
 def test_curves_are_drawn_for_whatever_was_measured(federation, history, views):
     run = federation()
     run.history = history(rounds=20, views=views)
@@ -135,7 +136,7 @@ def test_the_partition_report_says_what_clients_got_from_a_shift(federation):
 
 @pytest.mark.parametrize(
     ("num_clients", "num_classes"),
-    [(1, 2), (21, 10), pytest.param(150, 30, marks=pytest.mark.slow)],
+    others_slow([(1, 2), (21, 10), (150, 30)], [(1, 2)]),
 )
 def test_partitions_of_any_size_are_drawn(federation, num_clients, num_classes):
     run = federation(num_clients=num_clients, num_classes=num_classes)

@@ -17,7 +17,7 @@ SEEDS = (0, 1, 2)
 # done with so few steps before the fused one has traced its programs.
 SMALL = (
     *("model=logistic", "rounds=3", "local_epochs=1", "trainer.devices=1", "checkpoint.every=0"),
-    *("engine=eager", "batch_size=50"),
+    *("engine=eager", "batch_size=-1", "partition.num_clients=4"),
     *("callbacks=files", "~callbacks.curves", "~callbacks.final_weights", "~callbacks.monitor"),
 )
 

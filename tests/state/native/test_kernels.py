@@ -19,7 +19,7 @@ def drawn(shape, seed=0):
     return [torch.randn(*lead, *s, generator=rng) for s in [(m, k), (n, k), (n,), (m, n)]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=18)
 @given(shapes, st.booleans(), st.booleans())
 def test_linear(kernels, shape, with_bias, relu):
     x, w, bias, _ = drawn(shape)
@@ -29,7 +29,7 @@ def test_linear(kernels, shape, with_bias, relu):
     torch.testing.assert_close(found, expected, **near)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=18)
 @given(shapes, st.booleans())
 def test_input_gradient(kernels, shape, masked):
     x, w, _, g = drawn(shape)
@@ -39,7 +39,7 @@ def test_input_gradient(kernels, shape, masked):
     torch.testing.assert_close(found, expected, **near)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=18)
 @given(shapes, st.sampled_from([0.0, 0.9, 1.0]), st.sampled_from([-0.1, 1.0]))
 def test_updates(kernels, shape, beta, alpha):
     x, w, bias, g = drawn(shape)
@@ -49,7 +49,7 @@ def test_updates(kernels, shape, beta, alpha):
     torch.testing.assert_close((w, bias), expected, **near)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=18)
 @given(shapes, st.sampled_from([None, 0.25]))
 def test_updates_that_pull_towards_an_anchor(kernels, shape, share):
     x, w, _, g = drawn(shape)
@@ -60,7 +60,7 @@ def test_updates_that_pull_towards_an_anchor(kernels, shape, share):
     torch.testing.assert_close(w, expected, **near)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10_000))
 def test_squared_distance(kernels, num):
     left, right = torch.randn(2, num)
@@ -81,7 +81,7 @@ def pooled(x, w, bias, padding):
     return values.relu(), at // wide % 2 * 2 + at % wide % 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(images, windows, paddings, st.tuples(st.booleans(), st.booleans()), st.integers(0, 99))
 def test_pooled_convolutions(kernels, image, window, padding, kind, seed):
     (batch, channels, *sides), (out, *kernel), (with_bias, dense) = image, window, kind
@@ -165,7 +165,7 @@ def test_other_tensors_are_refused(kernels, wrong):
         kernels.linear(x, w, bias, relu=False)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(1, 23), st.integers(1, 30))
 def test_cross_entropy_and_its_gradient(kernels, num, num_classes):
     logits, _, _, _ = drawn((None, num, num_classes, 1))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import others_slow
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -53,6 +54,7 @@ def targets(module):
 # --- random programs ------------------------------------------------------------------------
 
 SQUARE = 3
+SGD = [{"momentum": 0.9, "nesterov": True}, {"weight_decay": 0.1}, {}]
 
 
 def halves(left, right):
@@ -111,7 +113,7 @@ def program(operations):
     return step
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(operations)
 def test_a_traced_step_is_the_step(operations):
     state = {name: drawn(SQUARE, SQUARE, seed=i) for i, name in enumerate(("p", "q", "fixed"))}
@@ -168,10 +170,8 @@ def test_momentum_goes_into_the_product():
     assert targets(module).count(aten.mul_.Tensor) == 2  # of the biases
 
 
-@pytest.mark.parametrize(
-    "options", [{"momentum": 0.9, "nesterov": True}, {"weight_decay": 0.1}, {}], ids=str
-)
 @pytest.mark.parametrize("kind", ["conv", "norm", "embedding"])
+@pytest.mark.parametrize("options", others_slow(SGD, SGD[:1]), ids=str)
 def test_small_nets_train_as_they_do_in_python(kind, options):
     torch.manual_seed(0)  # noqa: TID251 - a test's own model
     model, rows = {

@@ -70,7 +70,7 @@ def steps_of_ours(make, params, grads, *, lr, state):
     return params, optimizer.read(own, list(params), lr)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     make=optimizers(),
     lrs=st.lists(rates, min_size=1, max_size=3),
