@@ -19,6 +19,7 @@ from flfast.datamodules.sources.hf_columns import (
     column_kind,
     complete_hf_rows,
     hf_targets,
+    names_urls,
     number_inputs,
     with_numbers,
 )
@@ -112,6 +113,13 @@ def hf(  # noqa: PLR0913 - one parameter an option
         values = torch.from_numpy(padded_tokens(made, texts, max_tokens))
     elif kind == "image":
         transform = image_transform(mean=mean, std=std, channels=channels)
+        if not download and names_urls(data, names[0]):
+            raise ValueError(
+                f"data.path={path}: {names[0]} names images elsewhere; allowed: files of this "
+                "machine, or data.download=true"
+            )
+        # The library decodes all images of a row, so it gets no other column.
+        data = data.select_columns(names)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
         if image_size is not None:
             num, setting = (len(images), "data.in_memory=true ") if in_memory else (1, "")

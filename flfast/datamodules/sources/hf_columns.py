@@ -121,6 +121,14 @@ class HfImages(TorchDataset[Tensor]):
             ) from None
 
 
+def names_urls(data: Dataset, column: str) -> bool:
+    """Whether an image has the place of a file outside of this machine instead of bytes."""
+    import pyarrow.compute as pc
+
+    content, path = (pc.struct_field(data.data.table[column], name) for name in ("bytes", "path"))
+    return bool(pc.any(pc.and_(pc.is_null(content), pc.match_substring(path, "://"))).as_py())
+
+
 def hf_targets(
     data: Dataset, columns: Columns, names: list[str], task: TaskName | None
 ) -> Targets:
