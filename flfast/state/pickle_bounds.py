@@ -4,7 +4,7 @@ The hash of a tuple takes 2^n steps, if n tuples hold the next one twice.
 """
 
 import pickletools
-from typing import IO
+from typing import IO, Any, cast
 
 _CHANGES = {"APPEND", "APPENDS", "ADDITEMS", "SETITEM", "SETITEMS", "BUILD"}
 
@@ -24,8 +24,8 @@ def check_pickle(stream: IO[bytes], *, most_steps: int | None = None) -> None:
             over 100 times its bytes.
     """
     stack, marks, memo, copied = list[_Value](), list[int](), dict[int, _Value](), 0
-    start = stream.tell()
-    for step, (code, argument, place) in enumerate(pickletools.genops(stream), 1):
+    start, opcodes = stream.tell(), cast(Any, pickletools.genops(stream))
+    for step, (code, argument, place) in enumerate(opcodes, 1):
         bad, most = step == most_steps, 100 * (place - start + 1)
         if code.name == "MARK":
             marks.append(len(stack))

@@ -19,8 +19,8 @@ from flfast.datamodules.sources.hf_columns import (
     column_kind,
     complete_hf_rows,
     hf_targets,
-    names_urls,
     number_inputs,
+    only_images,
     with_numbers,
 )
 from flfast.datamodules.sources.hf_files import load_splits
@@ -113,13 +113,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
         values = torch.from_numpy(padded_tokens(made, texts, max_tokens))
     elif kind == "image":
         transform = image_transform(mean=mean, std=std, channels=channels)
-        if not download and names_urls(data, names[0]):
-            raise ValueError(
-                f"data.path={path}: {names[0]} names images elsewhere; allowed: files of this "
-                "machine, or data.download=true"
-            )
-        # The library decodes all images of a row, so it gets no other column.
-        data = data.select_columns(names)
+        data = only_images(data, names[0], path, download=download)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
         if image_size is not None:
             num, setting = (len(images), "data.in_memory=true ") if in_memory else (1, "")

@@ -121,12 +121,21 @@ class HfImages(TorchDataset[Tensor]):
             ) from None
 
 
-def names_urls(data: Dataset, column: str) -> bool:
-    """Whether an image has the place of a file outside of this machine instead of bytes."""
+def only_images(data: Dataset, column: str, path: str, *, download: bool) -> Dataset:
+    """A column of images alone, since the library opens all images of a row.
+
+    Raises:
+        ValueError: if one is to be fetched from another machine.
+    """
     import pyarrow.compute as pc
 
-    content, path = (pc.struct_field(data.data.table[column], name) for name in ("bytes", "path"))
-    return bool(pc.any(pc.and_(pc.is_null(content), pc.match_substring(path, "://"))).as_py())
+    content, place = (pc.struct_field(data.data.table[column], name) for name in ("bytes", "path"))
+    away = pc.and_(pc.is_null(content), pc.match_substring(place, "://"))
+    if pc.any(away).as_py() and not download:
+        raise ValueError(
+            f"data.path={path}: {column} names images elsewhere; allowed: data.download=true"
+        )
+    return data.select_columns([column])
 
 
 def hf_targets(
