@@ -123,9 +123,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
     else:
         values = number_inputs(data, names)
     assert found is not None
-    wanted = found.values
-    if found.task == "regression":
-        wanted = regression_targets(f"data.targets={targets}", wanted)
+    wanted, where = found.values, f"data.targets={targets}"
+    wanted = regression_targets(where, wanted) if found.task == "regression" else wanted
     return Examples(
         inputs=values,
         targets=torch.from_numpy(wanted),
