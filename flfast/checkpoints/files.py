@@ -15,7 +15,7 @@ import torch
 
 from flfast.checkpoints.folders import ABOUT, BrokenCheckpointError
 from flfast.state.messages import first_line
-from flfast.state.tensor_file import sync
+from flfast.state.tensor_file import check_tensors, sync
 
 _TEMPORARY_ERRORS = {errno.EIO, errno.ENOMEM, errno.ESTALE}
 """Errors of a read that do not mean that the file is damaged."""
@@ -38,6 +38,7 @@ def read_tensors(
     if not zipfile.is_zipfile(path):
         raise BrokenCheckpointError(f"{path}: is truncated, or not a file of tensors")
     try:
+        check_tensors(path)
         with zipfile.ZipFile(path) as archive:
             wrong = archive.testzip()  # torch does not check the checksums
         if wrong is not None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flfast.state.store import ClientStates
-from flfast.state.tensor_file import write_tensors
+from flfast.state.tensor_file import check_tensors, write_tensors
 
 _SUFFIX = ".state"
 
@@ -58,6 +58,7 @@ class CallStates:
                 raise OldCallError(f"round {before.round_idx}: the server has gone on")
         saved: Any = {"stacks": []}
         if older is not None:
+            check_tensors(self._path(older))
             saved = torch.load(self._path(older), weights_only=True)
         states.load_state_dict(saved)
 

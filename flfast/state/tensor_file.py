@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flfast.state.messages import naming
+from flfast.state.pickle_bounds import check_pickle
 from flfast.state.regular_file import opener
 
 
@@ -34,6 +36,25 @@ def write_tensors(path: Path, value: dict[str, Any], *, buffered: Event | None =
             raise recorder.error or error from None
         if buffered is not None:
             buffered.set()
+
+
+def check_tensors(path: str | Path) -> None:
+    """Refuse a stranger's file that `torch.load(weights_only=True)` might read for ever.
+
+    Raises:
+        ValueError: if it is one; damaged ones raise other errors, too.
+    """
+    with open(path, "rb") as file:  # noqa: PTH123 - links of the user are followed
+        if file.read(4) != b"PK\x03\x04":
+            file.seek(0)
+            for _ in range(5):  # what torch < 1.6 wrote: version and system, values, storages
+                check_pickle(file)
+            return
+        sizes = [member.file_size for member in zipfile.ZipFile(file).infolist()]
+        if sum(sizes) > os.fstat(file.fileno()).st_size:
+            raise ValueError("is packed, or holds bytes twice, as torch writes no file")
+    content = torch._C.PyTorchFileReader(str(path)).get_record("data.pkl")  # noqa: SLF001
+    check_pickle(io.BytesIO(content))
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

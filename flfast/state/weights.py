@@ -12,6 +12,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from flfast.state.dtensor import full_copy, shard_like
 from flfast.state.regular_file import require_file
+from flfast.state.tensor_file import check_tensors
 from flfast.state.tree import Tree, named_leaves
 
 WEIGHTS = ("params", "buffers")
@@ -109,9 +110,10 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
             if path.endswith(".safetensors"):
                 found = load_file(path)
             else:
+                check_tensors(path)
                 found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - damaged bytes raise any error
-        reason = f" ({type(error).__name__})"
+        reason = f" ({error if type(error) is ValueError else type(error).__name__})"
     if not isinstance(found, dict) or not all(map(_is_weight, found, found.values())):
         inner = found.get("state_dict") if isinstance(found, dict) else None
         if isinstance(inner, dict) and inner and all(map(_is_weight, inner, inner.values())):

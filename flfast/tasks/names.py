@@ -52,13 +52,13 @@ several that were measured the first."""
 
 
 def in_range(name: str, value: float) -> bool:
-    """Whether a metric can have a value, which is NaN where it is not defined.
+    """Whether a metric can have a value: NaN where it is not defined, and where a model diverged.
 
     >>> in_range("accuracy", 1.5), in_range("r2", -3.0), in_range("mae", float("nan"))
     (False, True, True)
     """
-    low = -1e30 if name in {"loss", "r2"} else 0.0
-    high = 1e30 if name in _FALLING else 1.0 + 1e-6
+    low = -math.inf if name in {"loss", "r2"} else 0.0
+    high = math.inf if name in _FALLING else 1.0 + 1e-6
     return math.isnan(value) or low <= value <= high
 
 

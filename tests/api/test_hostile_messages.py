@@ -279,7 +279,7 @@ TRAIN = {
 EVALUATE = (
     with_values(accuracy=99.0),
     with_values(accuracy=-5.0),
-    with_values(loss=math.nan),
+    with_values(accuracy=math.inf),
     with_values(more=1.0),
     with_counts(num_examples=2**40, weight=2.0**40),
     with_counts(weight=1e300),
@@ -325,6 +325,23 @@ def test_hostile_clients_are_as_if_they_were_lost(tmp_path):
         assert rows[1, k]["status"] == status and shown(rows[1, k]["reason"]), case
     log = (tmp_path / "hostile" / "server" / "train.log").read_text()
     assert "\x1b" not in log and max(map(len, log.splitlines())) < 1000
+
+
+@pytest.mark.parametrize("sizes", ["[16, 16]", "[16, 16, 16]"], ids=["large", "nan"])
+def test_a_model_that_has_diverged_is_measured_as_in_the_simulator(tmp_path, sizes):
+    words = ("model=mlp", f"model.hidden={sizes}", "rounds=1", "optimizer.lr=5e13")
+    words = (*words, "local_epochs=null", "local_steps=1")
+    deployed(tmp_path, *words)
+    simulated(tmp_path, *words)
+    row, expected = (
+        read_history(tmp_path / name / "metrics.csv")[-1] for name in ("server", "sim")
+    )
+    names = [name for name in expected if name.startswith(("val/", "local/", "train/loss"))]
+    assert {"val/loss", "val/accuracy", "local/loss", "local/accuracy"} <= {*names}
+    for name in (name for name in names if not name.endswith("/auc")):  # no mean over examples
+        value, other = float(row[name]), float(expected[name])
+        assert value == pytest.approx(other, nan_ok=True, rel=1e-6), name
+    assert not float(expected["local/loss"]) < 1e30
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_a_pickle_that_claims_more_than_is_there_takes_no_memory(tmp_path, claim
     )
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("data.npy", stream.getvalue() + b"\x80\x04" + claim)
-    with pytest.raises(ValueError, match=r"a.npz cannot be read: (EOFError|holds NoneType)"):
+    with pytest.raises(ValueError, match=r"a.npz cannot be read: (expected|is no pickle)"):
         load_arrays(tmp_path / "a.npz", entry="data", names=("x",))
 
 

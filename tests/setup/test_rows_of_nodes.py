@@ -93,15 +93,10 @@ FRACTIONS = st.sampled_from((0.0, 0.1, 0.25, 0.4))
     seed=st.integers(0, 5),
     data=st.data(),
 )
-<<<<<<< HEAD
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_rows_are_those_of_a_simulation_for_all_keys_of_split(
     sizes, marks, split, group_size, seed, data
 ):
-=======
-@settings(max_examples=25)
-def test_rows_are_those_of_a_simulation_for_all_keys_of_split(sizes, marks, split, seed, data):
->>>>>>> w-d
     owner = np.array(data.draw(st.permutations(np.repeat(np.arange(len(sizes)), sizes).tolist())))
     is_test = np.array(marks[: len(owner)])
     for site in range(len(sizes)):  # each has an example to train on
@@ -147,27 +142,11 @@ CASES = [(write, place) for write in SOURCES for place in range(len(SPLITS))]
 QUICK = [case for case in CASES if case[1] == 0 and case[0] not in {hf_numbers, hf_images}]
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("write", "place"),
     [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
 )
 def test_rows_are_those_of_a_simulation_for_all_sources(tmp_path, write, place):
-=======
-def files(owners):
-    """(name, rows) of the file with all rows, and of each client's."""
-    return [("all", np.arange(90)), *((str(k), np.flatnonzero(owners == k)) for k in range(3))]
-
-
-@pytest.mark.parametrize(
-    ("test", "write"),
-    others_slow(
-        [(test, write) for test in (0.0, 0.1) for write in (table, arrays, series)],
-        [(0.1, table), (0.0, series), (0.1, arrays)],
-    ),
-)
-def test_rows_are_those_of_a_simulation_for_all_sources(tmp_path, write, test):
->>>>>>> w-d
     rng = np.random.default_rng(0)
     files = write(tmp_path, rng, np.repeat([2, 0, 1], 30)[rng.permutation(90)])
     has_classes = write not in {series, instructions}

@@ -20,6 +20,7 @@ from flfast.datamodules.sources.hf_columns import (
     complete_hf_rows,
     hf_targets,
     number_inputs,
+    only_images,
     with_numbers,
 )
 from flfast.datamodules.sources.hf_files import load_splits
@@ -112,6 +113,7 @@ def hf(  # noqa: PLR0913 - one parameter an option
         values = torch.from_numpy(padded_tokens(made, texts, max_tokens))
     elif kind == "image":
         transform = image_transform(mean=mean, std=std, channels=channels)
+        data = only_images(data, names[0], path, download=download)
         images = HfImages(data, names[0], channels=channels, image_size=image_size)
         if image_size is not None:
             num, setting = (len(images), "data.in_memory=true ") if in_memory else (1, "")
@@ -121,9 +123,8 @@ def hf(  # noqa: PLR0913 - one parameter an option
     else:
         values = number_inputs(data, names)
     assert found is not None
-    wanted = found.values
-    if found.task == "regression":
-        wanted = regression_targets(f"data.targets={targets}", wanted)
+    wanted, where = found.values, f"data.targets={targets}"
+    wanted = regression_targets(where, wanted) if found.task == "regression" else wanted
     return Examples(
         inputs=values,
         targets=torch.from_numpy(wanted),

@@ -121,6 +121,23 @@ class HfImages(TorchDataset[Tensor]):
             ) from None
 
 
+def only_images(data: Dataset, column: str, path: str, *, download: bool) -> Dataset:
+    """A column of images alone, since the library opens all images of a row.
+
+    Raises:
+        ValueError: if one is to be fetched from another machine.
+    """
+    import pyarrow.compute as pc
+
+    content, place = (pc.struct_field(data.data.table[column], name) for name in ("bytes", "path"))
+    away = pc.and_(pc.is_null(content), pc.match_substring(place, "://"))
+    if pc.any(away).as_py() and not download:
+        raise ValueError(
+            f"data.path={path}: {column} names images elsewhere; allowed: data.download=true"
+        )
+    return data.select_columns([column])
+
+
 def hf_targets(
     data: Dataset, columns: Columns, names: list[str], task: TaskName | None
 ) -> Targets:

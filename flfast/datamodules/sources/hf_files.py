@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable
 from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from flfast.datamodules.bounds import check_archive, check_parquet, free_disk, open_gzip
 from flfast.datamodules.sources.table_files import check_csv
 from flfast.state.extras import import_extra
-from flfast.state.regular_file import require_file
+from flfast.state.regular_file import read_text, require_file
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -85,6 +88,25 @@ def _check_files(paths: Iterable[Path], cache: Path) -> None:
             open_gzip(path, free=free).close()
 
 
+def _check_names(folder: Path) -> None:
+    """Refuse a folder whose metadata name files elsewhere, which the library would open.
+
+    Raises:
+        ValueError: if they do.
+    """
+    from huggingface_hub import DatasetCard
+
+    for path in filter(Path.exists, (folder / "README.md", folder / ".huggingface.yaml")):
+        text = read_text(path)
+        about = DatasetCard(text).data.to_dict() if path.suffix == ".md" else yaml.safe_load(text)
+        # Pickled, a text that YAML repeats is there once.
+        if about and b"://" in pickle.dumps(about.get("configs")):
+            raise ValueError(
+                f"data.path={folder}: {path.name} names files elsewhere; allowed: files of the "
+                "folder, or data.download=true"
+            )
+
+
 def _name(missing: tuple[str, ...], cell: str) -> str:
     return "" if cell.strip() in missing else cell
 
@@ -111,6 +133,7 @@ def _load(
         return library.load_dataset(builder, **options)
 
     if place.is_dir():
+        _check_names(place) if not download else None
         _check_files((path for path in place.rglob("*") if path.is_file()), cache)
         return load(str(place), name=name, cache_dir=cache_dir)
     if files := sorted(glob(str(place))):  # noqa: PTH207 - the pattern may be absolute

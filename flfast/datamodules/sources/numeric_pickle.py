@@ -4,16 +4,18 @@ This file replaces every global that a pickled array refers to, so that NumPy's 
 types does not run either. Any other global is refused.
 """
 
+import io
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from flfast.datamodules.bounds import check_archive
+from flfast.state.pickle_bounds import check_pickle
 
 _NUMERIC = re.compile(r"[iuf]\d{1,2}")
 
@@ -76,39 +78,10 @@ for _core in ("core", "_core"):
 
 
 _MOST_STEPS = 100_000
-_NEEDLESS = b"".join(
-    [pickle.EMPTY_SET, pickle.FROZENSET, pickle.ADDITEMS, pickle.DICT, pickle.INST, pickle.OBJ]
-)
 
 
-def _bounded(code: int, run: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The function of an opcode, refused where arrays do not need it.
-
-    The hash of a tuple in a set or of a key takes 2^n steps, if n tuples hold the next one twice.
-    """
-
-    def step(unpickler: Any) -> None:
-        unpickler.steps += 1
-        keys = {pickle.SETITEM[0]: slice(-2, None, 2), pickle.SETITEMS[0]: slice(None, None, 2)}
-        named = code not in keys or all(isinstance(x, str) for x in unpickler.stack[keys[code]])
-        if unpickler.steps > _MOST_STEPS or code in _NEEDLESS or not named:
-            raise ValueError("is no pickle of a dict of arrays with names")
-        run(unpickler)
-
-    return step
-
-
-_InPython: Any = pickle._Unpickler  # noqa: SLF001
-"""The unpickler in C takes as much memory as a pickle claims, before it reads."""
-
-
-class _Unpickler(_InPython):
+class _Unpickler(pickle.Unpickler):
     """Reads arrays, and nothing else."""
-
-    steps = 0
-    dispatch: ClassVar[dict[int, Any]] = {
-        code: _bounded(code, run) for code, run in _InPython.dispatch.items()
-    }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _REPLACEMENTS:
@@ -133,7 +106,10 @@ def load_arrays(path: Path, *, entry: str, names: Sequence[str]) -> list[np.ndar
             shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
             if shape or not dtype.hasobject:
                 raise ValueError(f"{entry} is {dtype} {list(shape)}, expected one pickled dict")
-            return _select_arrays(_Unpickler(stream).load(), names)
+            content = io.BytesIO(stream.read())
+            check_pickle(content, most_steps=_MOST_STEPS)
+            content.seek(0)
+            return _select_arrays(_Unpickler(content).load(), names)
     except Exception as error:  # noqa: BLE001 - pickle, zlib and others raise errors of many types
         raise ValueError(f"{path} cannot be read: {str(error) or type(error).__name__}") from None
 

@@ -372,6 +372,22 @@ def test_a_strangers_data_make_no_folder_and_open_no_network(name, run_of, tmp_p
     assert not asked and not (tmp_path / "elsewhere").exists()
 
 
+def test_a_strangers_folder_of_datasets_opens_no_network(run_of, tmp_path, monkeypatch):
+    monkeypatch.setattr("socket.socket.connect", lambda *where: pytest.fail(str(where)))
+    run = shutil.copytree(run_of("ditto"), tmp_path / "run")
+    (tmp_path / "data").mkdir()
+    url = "http://127.0.0.1:9/x.csv"
+    about = f"---\nconfigs: [{{config_name: default, data_files: '{url}'}}]\n---\n"
+    (tmp_path / "data" / "README.md").write_text(about)
+    path = run / ".hydra" / "config.yaml"
+    config = OmegaConf.load(path)
+    words = [f"data.path={tmp_path / 'data'}", "data.inputs=x", "data.targets=y"]
+    config.data = without_hydra(compose(["data=hf", "data.download=true", *words])).data
+    OmegaConf.save(config, path)
+    with pytest.raises(ConfigError, match=r"README.md names files elsewhere"):
+        evaluated(run)
+
+
 def test_a_strangers_images_are_decoded_and_not_written(run_of, tmp_path, caplog):
     run, rng = shutil.copytree(run_of("ditto"), tmp_path / "run"), np.random.default_rng(0)
     for label in range(10):

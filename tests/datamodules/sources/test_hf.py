@@ -1,6 +1,11 @@
+import io
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
@@ -224,3 +229,74 @@ def test_images_of_several_sizes_need_one(load, tmp_path):
     data.save_to_disk(tmp_path / "sizes")
     with pytest.raises(ValueError, match=r"image 0 has 4 x 5 pixels, image 1 4 x 6; set data\.im"):
         load(tmp_path / "sizes", inputs="image")
+
+
+@pytest.fixture
+def server():
+    """A server on this machine: (its address, requests that it got)."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET  # noqa: N815 - the library's name
+
+        def log_message(self, *_):
+            pass
+
+    listening = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}/x", asked
+    listening.shutdown()
+    listening.server_close()
+
+
+METADATA = {
+    "a file": "configs: [{config_name: default, data_files: URL.csv}]",
+    "of a split": "configs:\n- config_name: a\n  data_files: [{split: train, path: [URL.csv]}]",
+    "escaped": r'configs: [{config_name: default, data_files: "http:\x2f\x2fURL.csv"}]',
+    "repeated": "x: &x URL.csv\nconfigs: [{config_name: default, data_files: *x}]",
+    "a chain": "configs: [{config_name: default, data_files: 'simplecache::URL.csv'}]",
+    "a hub": "configs: [{config_name: default, data_files: 'hf://datasets/a/b/x.csv'}]",
+    "a folder": "configs: [{config_name: default, data_dir: URL}]",
+}
+
+
+@pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize("kind", METADATA)
+def test_metadata_of_a_local_folder_open_no_network(load, tmp_path, server, kind, name):
+    url, asked = server
+    text = METADATA[kind].replace("x2fURL", "x2f" + url[7:]).replace("URL", url)
+    (tmp_path / name).write_text(f"---\n{text}\n---\n" if name == "README.md" else text)
+    (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n")
+    with pytest.raises(ValueError, match=rf"{name} names files elsewhere; .*download=true"):
+        load(tmp_path, inputs="x")
+    assert not asked
+
+
+def test_addresses_in_metadata_that_name_no_files_are_no_reason(load, tmp_path, server):
+    url, asked = server
+    about = f"license_link: {url}\nconfigs:\n- config_name: default\n  data_files: a.csv"
+    (tmp_path / "README.md").write_text(f"---\n{about}\n---\nSee {url}, configs: {url}\n")
+    (tmp_path / "a.csv").write_text("x,label\n1,0\n2,1\n")
+    assert len(load(tmp_path, inputs="x").inputs) == 2
+    assert not asked
+
+
+def test_images_elsewhere_are_not_fetched(load, tmp_path, server):
+    url, asked = server
+    features = Features({"image": Image(), "others": List(Image()), "label": Value("int64")})
+    stream = io.BytesIO()
+    picture(3).save(stream, "png")
+    there, away = ({"bytes": content, "path": url} for content in (stream.getvalue(), None))
+    for name, image in (("there", there), ("away", away)):
+        content = {"image": [image] * 4, "others": [[away]] * 4, "label": [0, 1] * 2}
+        table = pa.Table.from_pydict(content, schema=features.arrow_schema)
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    found = load(tmp_path / "there.parquet", inputs="image", in_memory=False)
+    assert found.inputs[0].shape[0] == 3
+    with pytest.raises(ValueError, match=r"image names images elsewhere; .*download=true"):
+        load(tmp_path / "away.parquet", inputs="image")
+    assert not asked
