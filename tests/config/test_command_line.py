@@ -3,6 +3,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from flfast import train
 from flfast.config.command_line import check_overrides
@@ -25,3 +26,14 @@ def test_a_list_of_options_is_refused_where_only_the_last_would_act(group):
 @pytest.mark.parametrize("word", ["logger=[csv,tensorboard]", "callbacks=[none,files]"])
 def test_options_that_add_to_each_other_may_be_listed(word):
     check_overrides([word], conf=train.CONF)
+
+
+@pytest.mark.parametrize("dashes", ["--", "\N{EM DASH}"])
+def test_settings_may_have_dashes_in_front_as_agents_of_searches_write_them(
+    monkeypatch, capsys, dashes
+):
+    words = (f"{dashes}optimizer.lr=0.125", f"{dashes}rounds=7", "--cfg=job")
+    monkeypatch.setattr("sys.argv", ["flfast", *words])
+    train.main()
+    config = OmegaConf.create(capsys.readouterr().out)
+    assert (config.optimizer.lr, config.rounds) == (0.125, 7)

@@ -55,6 +55,11 @@ def test_each_word_gets_its_setting_with_and_without_a_plus(monkeypatch, keys, w
         assert len(found) < 250
 
 
+@pytest.mark.parametrize("word", ["gpus", "num_processes", "auto_select_gpus"])
+def test_a_word_of_the_trainer_is_known_below_it_too(word):
+    assert f"unknown key trainer.{word}; here it is {ours(word)}" in said(f"trainer.{word}=1")
+
+
 def test_no_word_is_a_setting_itself(keys):
     assert not keys & known_words().keys()
 

@@ -113,6 +113,13 @@ def test_a_name_that_is_elsewhere_is_found():
     assert [*misplaced(text)] == ["micro_auc in engines/evaluation/metrics.py"]
 
 
+def test_the_place_of_the_auc_is_said_with_a_name():
+    """A file alone cannot be compared with what is there, and was another one three times."""
+    (text,) = (page.read_text("utf-8") for page in NOW if page.name == "decisions.md")
+    (place,) = re.findall(r"AUC by client is our own\*\* (.*)", text)
+    assert IN_A_FILE.findall(place)
+
+
 def test_a_path_that_is_not_there_is_found():
     text = "`state/{tree,free}.py` `conf/model/NAME.yaml` `lit/reused_trainer.py` `a/b` `model.pt`"
     assert missing(text) == ["state/free.py", "lit/reused_trainer.py"]
