@@ -6,6 +6,7 @@ The config is checked before torch and Lightning are imported, which takes secon
 import argparse
 import logging
 import os
+import re
 import sys
 import traceback
 from functools import partial
@@ -93,7 +94,9 @@ def main() -> None:
         check_environment()
         sys.argv[1:] = map(at_home, without_dashes(sys.argv[1:]))
         check_overrides(sys.argv[1:], conf=CONF)
-        sys.argv += implied(sys.argv[1:])
+        typed = (place for place, word in enumerate(sys.argv) if re.match(r"[^-].*=", word))
+        place = next(typed, len(sys.argv))  # argparse wants all overrides in one row
+        sys.argv[place:place] = implied(sys.argv[1:])
         run_job()
     except Exception as error:
         expected = isinstance(

@@ -1,5 +1,7 @@
 """What somebody types wins over defaults, and over an experiment, that exclude it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,20 @@ def test_a_partition_that_leaves_named_clients_out_is_said(tmp_path, caplog):
     assert not caplog.messages
     assert build_data(composed(*words, "partition=iid")).num_clients == 10
     assert caplog.messages[0].startswith("data.owner=site: partition=iid makes other clients")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["local_steps=4", "rounds=1", "--cfg", "job"],
+        pytest.param(["--cfg", "job", "local_steps=4"], marks=pytest.mark.slow),
+        pytest.param(["--cfg", "job", "rounds=1", "local_steps=4"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_flags_may_stand_anywhere(words):
+    """Words that follow are put beside the typed ones: argparse wants all in one row."""
+    command = [sys.executable, "-m", "flfast.train", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "local_epochs: null" in done.stdout
