@@ -20,7 +20,7 @@ def check_image(
         ValueError: if the input is not an image, or too small.
     """
     if len(input_shape) != 3:
-        grey = "data.layout=HW with data=npz for grey images, or " if len(input_shape) == 2 else ""
+        grey = "x[:, None] in NumPy for grey images, or " if len(input_shape) == 2 else ""
         raise ValueError(
             f"{model} needs images [channels, H, W], the data have shape {list(input_shape)}; "
             f"use {grey}model=mlp or model=logistic"

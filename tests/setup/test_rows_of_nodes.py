@@ -21,7 +21,6 @@ from client_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import others_slow
 
 from flfast.config.composition import compose, without_hydra
 from flfast.config.own import Own

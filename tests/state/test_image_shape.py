@@ -19,7 +19,7 @@ def test_large_images_with_few_channels_at_the_end_are_refused(height, width, ch
     if height != width and min(height, width) < 16:
         refuse_channels_last((height, width, channels))
     else:
-        with pytest.raises(ValueError, match=r"data.layout=HWC with data=npz, or x.transpose"):
+        with pytest.raises(ValueError, match=r"allowed: channels first, such as x.transpose"):
             refuse_channels_last((height, width, channels))
 
 
@@ -44,8 +44,8 @@ def test_models_and_shifts_refuse_them(dtype):
     need_images("rotation", Examples(torch.zeros(4, 4, 32, 32), torch.arange(4), 4))
 
 
-def test_grey_images_without_channels_get_the_key_to_set():
-    with pytest.raises(ValueError, match=r"use data.layout=HW with data=npz for grey images, or"):
+def test_grey_images_without_channels_are_told_how_to_get_one():
+    with pytest.raises(ValueError, match=r"use x\[:, None\] in NumPy for grey images, or"):
         check_image((28, 28), model="model=cnn")
     with pytest.raises(ValueError, match="; use model=mlp"):
         check_image((28,), model="model=cnn")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -40,7 +39,6 @@ def npz(  # noqa: PLR0913 - one parameter an option
     root: str,
     inputs: str,
     targets: str,
-    layout: Literal["HWC", "HW"] | None,
     owner: str | None,
     is_test: str | None,
     num_classes: Count | None,
@@ -68,7 +66,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
     path = Path(root).expanduser()
     names = {"inputs": inputs, "targets": targets, "owner": owner, "is_test": is_test}
     found = read_arrays(path, names)
-    values = _channels_first(found["inputs"], layout)
+    values = found["inputs"]
     task = task or _task_of(found["targets"])
     where = f"data.root={root} data.targets={targets}"
     wanted = _targets(found["targets"], task, where)
@@ -159,19 +157,6 @@ def _read_file(path: Path, names: Set[str]) -> dict[str, np.ndarray]:
         raise ValueError(
             f"data.root={path} is not a readable .npz file, nor a folder of .npy files: {reason}"
         ) from None
-
-
-def _channels_first(values: np.ndarray, layout: Literal["HWC", "HW"] | None) -> np.ndarray:
-    """Inputs [N, ...] as they are, or as images [N, channels, H, W]; of a mapped file, a view."""
-    if layout is not None and values.ndim != len(layout) + 1:
-        raise ValueError(
-            f"data.layout={layout}: inputs have shape {list(values.shape)}; allowed: "
-            f"[N, {', '.join(layout)}]"
-        )
-    if layout == "HW":
-        return values[:, None]
-    turned = np.moveaxis(values, 3, 1) if layout == "HWC" else values
-    return turned if isinstance(values, np.memmap) else np.ascontiguousarray(turned)
 
 
 def _format_of(path: Path) -> str | None:

@@ -19,7 +19,6 @@ SETTINGS = {
     "inputs": "inputs",
     "targets": "targets",
     "task": None,
-    "layout": None,
     "owner": "auto",
     "is_test": "auto",
     "num_classes": None,
@@ -280,29 +279,7 @@ def test_both_engines_train_on_a_million_images_in_little_memory(million, flfast
     assert losses[0][0] != losses[0][1]
 
 
-@pytest.mark.parametrize("form", ["folder", "npz"])
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-@pytest.mark.parametrize("layout", ["HWC", "HW"])
-def test_a_layout_makes_channels_first(form, dtype, layout, write, rng):
-    shape = (8, 6, 7, 3)[: len(layout) + 1]
-    given = rng.integers(0, 99, size=shape).astype(dtype)
-    path = write(form, ARRAYS | {"inputs": given})
-    found = npz(root=path, **SETTINGS | {"layout": layout}).inputs
-    wanted = given[:, None] if layout == "HW" else given.transpose(0, 3, 1, 2)
-    assert np.array_equal(found.numpy(), wanted)
-    assert form == "folder" or found.is_contiguous()
-    assert found.index_select(0, torch.tensor([3, 1])).is_contiguous()
-
-
-@pytest.mark.parametrize(("layout", "shape"), [("HWC", (8, 6, 7)), ("HW", (8, 6, 7, 3))])
-def test_a_layout_of_other_dimensions_is_refused(layout, shape, write):
-    path = write("npz", ARRAYS | {"inputs": np.zeros(shape, np.uint8)})
-    with pytest.raises(ValueError, match=f"data.layout={layout}: inputs have shape "):
-        npz(root=path, **SETTINGS | {"layout": layout})
-
-
 def test_channels_at_the_end_are_neither_flipped_nor_cropped(write):
     path = write("npz", ARRAYS | {"inputs": np.zeros((8, 16, 16, 3), np.uint8)})
     with pytest.raises(ValueError, match=r"look like \[H, W, channels\]"):
         npz(root=path, **SETTINGS | {"random_flip": True})
-    assert npz(root=path, **SETTINGS | {"random_flip": True, "layout": "HWC"}).transform.augments
