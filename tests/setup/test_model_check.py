@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+import flfast
 from flfast.config.errors import ConfigError
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
@@ -112,3 +113,11 @@ def test_clients_and_sets_without_an_event_are_named(caplog):
     caplog.clear()
     check_events(survival_data(np.ones(40)))
     assert not caplog.messages
+
+
+def test_a_run_of_survival_without_events_is_refused(tmp_path):
+    """It ended with a loss of 0 and NaN, and no word."""
+    data = torch.rand(40, 3), torch.stack([torch.rand(40), torch.zeros(40)], dim=1)
+    words = ("task=survival", "partition.num_clients=2", "trainer.devices=1", "rounds=1")
+    with pytest.raises(flfast.ConfigError, match=r"none of .* training examples has an event"):
+        flfast.run(*words, data=data, model=torch.nn.Linear(3, 1), folder=tmp_path)
