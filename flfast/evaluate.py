@@ -3,8 +3,10 @@
 Evaluates the models of a finished run, or of a checkpoint, as its last round did or on other data.
 """
 
-from flfast.config.composition import CONF
+from collections.abc import Sequence
+
 from flfast.config.explain import run_command
+from flfast.config.own import NOTHING, Own
 from flfast.config.saved_options import EVALUATE, read_options
 from flfast.config.saved_run import find_run
 
@@ -26,19 +28,20 @@ finetune_epochs=5, loader.eval_batch_size=100 or data=mnist.
 """
 
 
-def evaluate(words: list[str]) -> None:
-    """Evaluate a saved run, print a table, and write files.
+def evaluate(words: Sequence[str], own: Own = NOTHING) -> dict[str, float]:
+    """Evaluate a saved run, print a table, and write files; returns the metrics by column.
 
-    The words are those of the command line.
+    The words are those of the command line, and `own` are objects of a program in
+    place of what the config names.
 
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
     options, overrides = read_options(words, EVALUATE)
-    saved = find_run(options, overrides, conf=CONF)
+    saved = find_run(options, overrides, own)
     from flfast.commands.saved.evaluation_files import report  # imports torch
 
-    report(saved, options)
+    return report(saved, options)
 
 
 def main() -> None:

@@ -3,8 +3,11 @@
 Exports a model of a saved run, loads the file again, and compares its outputs.
 """
 
-from flfast.config.composition import CONF
+from collections.abc import Sequence
+from pathlib import Path
+
 from flfast.config.explain import run_command
+from flfast.config.own import NOTHING, Own
 from flfast.config.saved_options import EXPORT, read_options
 from flfast.config.saved_run import find_run
 
@@ -26,19 +29,20 @@ returns outputs of the task. Keys of the run's config override it, such as data.
 """
 
 
-def export(words: list[str]) -> None:
-    """Export a model of a saved run, and print what was written.
+def export(words: Sequence[str], own: Own = NOTHING) -> Path:
+    """Export a model of a saved run, and print what was written; returns the file.
 
-    The words are those of the command line.
+    The words are those of the command line, and `own` are objects of a program in
+    place of what the config names.
 
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
     options, overrides = read_options(words, EXPORT)
-    saved = find_run(options, overrides, conf=CONF)
+    saved = find_run(options, overrides, own)
     from flfast.commands.saved.exported_model import report  # imports torch
 
-    report(saved, options)
+    return report(saved, options)
 
 
 def main() -> None:

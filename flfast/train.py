@@ -106,7 +106,7 @@ def main() -> None:
             raise
         if isinstance(error, OSError) and error.errno and error.filename is None:
             error.filename = locked_folder()
-        sys.exit(explain(error, conf=CONF))
+        sys.exit(explain(error))
     finally:
         release_folders()
         os.environ["HYDRA_FULL_ERROR"] = full_error or "0"

@@ -23,7 +23,8 @@ FLOORS = (
     {"config"},
     {"setup"},
     {"commands"},
-    {"api", "train", "describe", "evaluate", "export", "report", "watch"},
+    {"train", "describe", "evaluate", "export", "report", "watch"},
+    {"api"},
     {"doctor", "flower", "conformance"},
 )
 STREET = "files of the street itself"

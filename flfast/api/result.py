@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.saved_config import read_config
-from flfast.config.saved_options import EVALUATE, EXPORT, read_options
-from flfast.config.saved_run import find_run
 from flfast.config.trust import named_by
+from flfast.evaluate import evaluate
+from flfast.export import export
 from flfast.output.results.history import Row, parsed
 from flfast.output.results.outcome import Outcome, outcome
 from flfast.output.results.runs import read_choices
@@ -149,11 +148,7 @@ class Run:
         Raises:
             ConfigError: with the command's message, if something cannot be evaluated.
         """
-        options, overrides = read_options([*self._words(), *words], EVALUATE)
-        saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.commands.saved.evaluation_files import report  # imports torch
-
-        return report(saved, options)
+        return evaluate([*self._words(), *words], self._own)
 
     def export(self, *words: str) -> Path:
         """Export a model of the run as `python -m flfast.export` does.
@@ -167,11 +162,7 @@ class Run:
         Raises:
             ConfigError: with the command's message, if the model cannot be exported.
         """
-        options, overrides = read_options([*self._words(), *words], EXPORT)
-        saved = find_run(options, overrides, conf=CONF, own=self._own)
-        from flfast.commands.saved.exported_model import report  # imports torch
-
-        return report(saved, options)
+        return export([*self._words(), *words], self._own)
 
     def _words(self) -> list[str]:
         return [f"run={self.folder}", *(f"allow={name}" for name in self._allow)]

@@ -30,12 +30,12 @@ _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
 KEYS = "All keys: python -m flfast.train --cfg job."
 
 
-def explain(error: Exception, *, conf: str, hint: str = KEYS) -> int:
+def explain(error: Exception, *, hint: str = KEYS) -> int:
     """Print the error's message to stderr, without a traceback; returns the exit code.
 
     It is 73 for a busy folder, else 2. `hint` says where the user finds more.
     """
-    text = printable(message(error, sys.argv[1:], conf=conf))
+    text = printable(message(error, sys.argv[1:], conf=CONF))
     lines = "\n".join(f"  {line}" for line in text.splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
     sys.stderr.write(f"{hint} Full traceback: HYDRA_FULL_ERROR=1.\n")
@@ -162,7 +162,7 @@ def _keys(node: Any, prefix: str) -> Iterator[str]:
 
 
 @surviving_output()
-def run_command(name: str, usage: str, work: Callable[[list[str]], None]) -> None:
+def run_command(name: str, usage: str, work: Callable[[list[str]], object]) -> None:
     """Run a command with the words of the command line; errors exit as `explain` says.
 
     `name` is that of the module. `usage` is printed for `--help`, or without words.
@@ -178,4 +178,4 @@ def run_command(name: str, usage: str, work: Callable[[list[str]], None]) -> Non
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         hint = f"All options: python -m {name} --help."
-        sys.exit(explain(error, conf=CONF, hint=hint))
+        sys.exit(explain(error, hint=hint))

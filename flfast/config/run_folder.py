@@ -149,7 +149,7 @@ def _hold(folder: Path, key: str) -> None:
         _lock(folder, f"{key}={folder}")
     except ConfigError as error:
         # Hydra turns exceptions of callbacks into warnings, except this one.
-        sys.exit(explain(error, conf=""))
+        sys.exit(explain(error))
 
 
 def new_folder(name: str) -> str:

@@ -70,7 +70,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
     if isinstance(raw.get("trainer"), dict):
         raw["trainer"]["profiler"] = None
     with of_config(folder):
-        plain = looked_up(raw, allow)
+        plain = _Values(raw, allow).plain(raw)
         _keep_inside(plain.get("data"), "data", allow)
         problems = list(refusals(plain, allow))
         if problems:
@@ -92,16 +92,6 @@ def _keep_inside(data: Any, key: str, allow: Sequence[str]) -> None:
         data[name] = _OUTWARD[name]
     for name, part in data.items():
         _keep_inside(part, f"{key}.{name}", allow)
-
-
-def looked_up(raw: dict[str, Any], allow: Sequence[str] = ()) -> dict[str, Any]:
-    """A config with values in place of interpolations, also of resolvers that the user allows.
-
-    Raises:
-        ConfigError: if it has an interpolation that is not looked up in a saved run.
-    """
-    found: dict[str, Any] = _Values(raw, allow).plain(raw)
-    return found
 
 
 def check_saved(config: DictConfig, folder: Path) -> None:

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.command_line import at_home, check_overrides
-from flfast.config.composition import compose
+from flfast.config.composition import CONF, compose
 from flfast.config.errors import ConfigError
 from flfast.state.config_keys import keys_with
 from flfast.state.messages import did_you_mean, first_line
@@ -123,7 +123,7 @@ def check_known(overrides: Iterable[str], config: DictConfig, known: Sequence[st
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
 
-def overridden(config: DictConfig, overrides: Sequence[str], *, conf: str) -> DictConfig:
+def overridden(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """A copy of a composed config with overrides in Hydra's grammar.
 
     They are `group=option`, `key=value`, and `+key=value` for a key that is not there.
@@ -131,13 +131,13 @@ def overridden(config: DictConfig, overrides: Sequence[str], *, conf: str) -> Di
     Raises:
         ConfigError: naming the override, and what is allowed.
     """
-    check_overrides(overrides, conf=conf)
+    check_overrides(overrides, conf=CONF)
     changed = deepcopy(config)
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
         raise ConfigError(first_line(error)) from None
-    groups = [item for item in parsed if (Path(conf) / item.key_or_group).is_dir()]
+    groups = [item for item in parsed if (Path(CONF) / item.key_or_group).is_dir()]
     for item in groups:
         changed[item.key_or_group] = _option(item)
     for item in parsed:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,9 +55,7 @@ class SavedRun(NamedTuple):
         return self.phases[0].config
 
 
-def find_run(
-    options: Mapping[str, str], overrides: Sequence[str], *, conf: str, own: Own = NOTHING
-) -> SavedRun:
+def find_run(options: Mapping[str, str], overrides: Sequence[str], own: Own = NOTHING) -> SavedRun:
     """The run that a command names, checked as far as that is possible without torch.
 
     Of the options it reads `run`, `allow`, `checkpoint` and `model`.
@@ -69,7 +68,7 @@ def find_run(
     own.put_into(given)
     own.require(given, folder)
     check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
-    config = overridden(given, overrides, conf=conf)
+    config = overridden(given, overrides)
     if overrides:
         check(config)
     else:
@@ -91,11 +90,11 @@ def find_run(
             f"run={folder} has no model.pt: the run has not ended, or callbacks=none; allowed: "
             f"checkpoint=last, which also evaluates a run that has not ended"
         )
-    phases = compose_phases(config, lambda more: _compose_phase(config, more, conf=conf))
+    phases = compose_phases(config, partial(_compose_phase, config))
     return SavedRun(folder, _with_sizes(phases, folder), rows, checkpoint, model, own)
 
 
-def _compose_phase(config: DictConfig, more: Sequence[str], *, conf: str) -> DictConfig:
+def _compose_phase(config: DictConfig, more: Sequence[str]) -> DictConfig:
     """The config of a phase; its overrides are the run's, so they bring no target of their own.
 
     Raises:
@@ -104,7 +103,7 @@ def _compose_phase(config: DictConfig, more: Sequence[str], *, conf: str) -> Dic
     for word in more:
         if "$" in word:  # Hydra's grammar has more than one way to write an interpolation
             raise ConfigError(f"schedule.phases: {short(word)}: allowed: plain values")
-    found = overridden(config, more, conf=conf)
+    found = overridden(config, more)
     OmegaConf.update(found, "trainer.profiler", None)
     before, after = (
         {(part.key, part.name) for part in targets(OmegaConf.to_container(c, resolve=True))}

@@ -158,11 +158,9 @@ def _class_signature(module: str, node: ast.ClassDef) -> Signature:
 
 
 def _signature_of_args(module: str, args: ast.arguments, *, skip: int) -> Signature:
-    positional = [*args.posonlyargs, *args.args][skip:]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
-    pairs = list(
-        zip(positional, [*defaults, *args.defaults][-len(positional) or None :], strict=False)
-    )
+    positional = [*args.posonlyargs, *args.args]
+    required = [None] * (len(positional) - len(args.defaults))
+    pairs = [*zip(positional, [*required, *args.defaults], strict=True)][skip:]
     pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
     parameters = {
         arg.arg: Parameter(_evaluate_annotation(module, arg.annotation), required=default is None)
@@ -202,14 +200,13 @@ class _Namespace(dict[str, Any]):
         if hasattr(builtins, name):
             return getattr(builtins, name)
         for node in _syntax_tree(self._module).body:
-            if isinstance(node, ast.ImportFrom) and any(
-                (alias.asname or alias.name) == name for alias in node.names
-            ):
+            names = node.names if isinstance(node, ast.ImportFrom) else ()
+            originals = {alias.asname or alias.name: alias.name for alias in names}
+            if isinstance(node, ast.ImportFrom) and name in originals:
                 source = _absolute_module(self._module, node)
-                original = next(a.name for a in node.names if (a.asname or a.name) == name)
                 if source in _IMPORTABLE:
-                    return getattr(importlib.import_module(source), original)
-                return _namespace(source)[original]
+                    return getattr(importlib.import_module(source), originals[name])
+                return _namespace(source)[originals[name]]
             if isinstance(node, ast.ClassDef) and node.name == name and self._is_ours:
                 return Any  # what options return, beside which they say what it needs
             if isinstance(node, ast.Assign) and any(

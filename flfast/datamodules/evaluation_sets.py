@@ -86,6 +86,7 @@ class EvaluationDataModule(EvaluationPart):
 
     Attributes:
         personal: whether each client's examples are predicted with its own model.
+        finetuned: whether that is one which has trained further.
         shard_batches: whether every batch is divided over the ranks.
         sets: evaluation sets by name. Positions count over the predictions of all ranks, in
             order of rank.
@@ -102,7 +103,8 @@ class EvaluationDataModule(EvaluationPart):
         shard_batches: bool = False,
         fraction: float = 1.0,
     ) -> None:
-        self.personal, self.shard_batches = not OWN.isdisjoint(names), shard_batches
+        self.personal, self.finetuned = not OWN.isdisjoint(names), "finetuned" in names
+        self.shard_batches = shard_batches
         found = {name: _drawn(*_members(data, name), fraction, data.seed) for name in names}
         members = {name: part for name, part in found.items() if len(part[0])}
         none = np.zeros(0, np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Download, Downloads, Order, first_downloads
-from flfast.datamodules.evaluation_sets import EvaluationPart
+from flfast.datamodules.evaluation_sets import EvaluationDataModule, EvaluationPart
 from flfast.engines.delivery import Delivery
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.passes import Evaluation
@@ -144,13 +144,7 @@ class FamilyEvaluation(Evaluation):
         return merge(without(server, self._local[0]), self._local[place])
 
     def predict_own(
-        self,
-        server: Tree,
-        plan: RoundPlan,
-        part: EvaluationPart,
-        *,
-        finetuned: bool,
-        together: bool,
+        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, part: EvaluationPart
     ) -> None:
         """See `Evaluation`; the clients of a part are of one member."""
         place = int(self._of[part.clients[0]])
@@ -158,7 +152,7 @@ class FamilyEvaluation(Evaluation):
         collected = self._members[0][0].trainers.module(plan).predictions
         site.trainers.module(plan).predictions = collected
         server, plan = self._server_of(place, server), _plan_of(site, plan)
-        evaluation.predict_own(server, plan, part, finetuned=finetuned, together=together)
+        evaluation.predict_own(server, plan, data, part)
 
     def personal_weights(
         self, clients: Sequence[int], server: Tree, *, together: bool

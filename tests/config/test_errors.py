@@ -230,7 +230,7 @@ def steps(overrides):
         # The default logger asks for the folder of a job.
         check(without_hydra(compose(["logger=none", *overrides])))
     except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:
-        sys.exit(explain(error, conf=CONF))
+        sys.exit(explain(error))
 
 def answer(overrides, call):
     sys.argv = ["flfast", *overrides]

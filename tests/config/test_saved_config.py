@@ -53,7 +53,7 @@ def folder(tmp_path, plain, monkeypatch):
 
 def opened(folder, *allow):
     options = {"run": str(folder), "allow": ",".join(allow)}
-    return find_run(options, [], conf=CONF)
+    return find_run(options, [])
 
 
 def put(key, value):
@@ -312,5 +312,5 @@ def test_the_user_may_let_data_of_a_saved_run_write_and_download(folder, caplog)
     [line] = caplog.messages
     assert line.startswith("data.cache=/elsewhere: of a saved run, it is only used if the command")
     assert read_config(run, [target]).data.cache == "/elsewhere"
-    found = find_run({"run": str(run)}, ["data.cache=/mine"], conf=CONF)
+    found = find_run({"run": str(run)}, ["data.cache=/mine"])
     assert found.config.data.cache == "/mine"

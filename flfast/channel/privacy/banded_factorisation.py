@@ -75,9 +75,8 @@ def toeplitz_coefficients(rounds: int, bands: int) -> np.ndarray:
     def objective(others: np.ndarray) -> tuple[float, np.ndarray]:
         coefficients = np.r_[1.0, others]
         error, gradient = _mean_squared_error(coefficients, rounds)
-        squared = (
-            coefficients @ coefficients
-        )  # C = T / sqrt(squared) has `squared` times the error
+        squared = coefficients @ coefficients
+        # C = T / sqrt(squared) has `squared` times the error.
         return math.log(error * squared), gradient[1:] / error + 2 * others / squared
 
     if bands > 1:

@@ -73,13 +73,9 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
     Raises:
         ValueError: with key, value and what is allowed.
     """
-    passes = local_epochs or local_steps or 1
-
-    def mechanisms(rounds: int) -> int:
-        return passes * participation.most_rounds(rounds)
-
+    passes, most_rounds = local_epochs or local_steps or 1, participation.most_rounds
     spent = spending(
-        lambda z: composed_gaussian(z, delta, mechanisms),
+        lambda z: composed_gaussian(z, delta, lambda rounds: passes * most_rounds(rounds)),
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flfast.commands.sweeps.workers import launcher_overrides
 from flfast.config.check import check
-from flfast.config.composition import CONF, sources_of, without_hydra
+from flfast.config.composition import sources_of, without_hydra
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob, typed_overrides
@@ -41,7 +41,7 @@ class JobFolders(Callback):
             check_jobs(config)
         except (ConfigError, HydraException, OmegaConfBaseException) as error:
             # Hydra turns exceptions of callbacks into warnings, except this one.
-            sys.exit(explain(error, conf=CONF))
+            sys.exit(explain(error))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Record why a job failed before its run was accepted; the run itself cannot."""

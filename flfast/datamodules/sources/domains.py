@@ -18,6 +18,7 @@ from flfast.datamodules.sources.image_folder import list_class_folders
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
 from flfast.state.randomness import generator
+from flfast.state.regular_file import reading
 
 
 def domains(  # noqa: PLR0913 - one parameter an option
@@ -87,14 +88,12 @@ class _Listing(NamedTuple):
 def _list_domains(folder: Path) -> _Listing:
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    try:
+    with reading("data.root must hold images in DOMAIN/CLASS/"):
         hidden = list[Path]()
         inside = [path.name for path in folder.iterdir() if path.is_dir()]
         names = sorted(visible(folder, inside, hidden))
         say_left_out(hidden, IMG_EXTENSIONS)
         listings = [list_class_folders(folder / name) for name in names]
-    except OSError as error:
-        raise ValueError(f"data.root must hold images in DOMAIN/CLASS/: {error}") from None
     if len(names) < 2:
         raise ValueError(
             f"data.root={folder} must hold images in DOMAIN/CLASS/ of at least two domains; "

@@ -14,6 +14,7 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.transforms import BatchTransform
 from flfast.state.randomness import generator
+from flfast.state.regular_file import reading
 
 Part = Literal["train", "test"]
 
@@ -45,7 +46,7 @@ def official_examples(
             "the environment variable FLFAST_DATA to them, or set data.download=true with a "
             f"network ({' '.join(str(error).split()) or type(error).__name__})"
         ) from None
-    try:
+    with reading(f"data.root={root}: {files} do not fit together", RuntimeError):
         return Examples(
             inputs=torch.cat([train, test]).contiguous(),
             targets=torch.cat([train_labels, test_labels]).to(torch.int64),
@@ -53,8 +54,6 @@ def official_examples(
             transform=transform,
             is_test=np.arange(len(train) + len(test)) >= len(train),
         )
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"data.root={root}: {files} do not fit together: {error}") from None
 
 
 def held_out_test(targets: np.ndarray, *, test_fraction: float, seed: int) -> np.ndarray:

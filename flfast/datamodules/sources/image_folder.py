@@ -13,6 +13,7 @@ from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hidden_files import say_left_out, visible
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
+from flfast.state.regular_file import reading
 
 
 def image_folder(  # noqa: PLR0913 - one parameter an option
@@ -79,12 +80,8 @@ def _list_files(folder: Path) -> tuple[list[str], np.ndarray, list[str], np.ndar
 
 
 def _list_part(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
-    try:
+    with reading("data.root must hold images in train/CLASS/ and test/CLASS/, or in CLASS/"):
         return list_class_folders(folder)
-    except OSError as error:
-        raise ValueError(
-            f"data.root must hold images in train/CLASS/ and test/CLASS/, or in CLASS/: {error}"
-        ) from None
 
 
 def list_class_folders(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:

@@ -17,6 +17,7 @@ from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.leaf_files import LeafUser, read_users
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Count, NonNegativeInt, Positive
+from flfast.state.regular_file import reading
 
 _NUM_CLASSES = {"femnist": 62, "celeba": 2}
 
@@ -62,22 +63,16 @@ def leaf(  # noqa: PLR0913 - one parameter an option
         inputs = load_images(
             paths, channels=channels, image_size=image_size, in_memory=in_memory, cache=cache
         )
-    try:
+    with reading(f"data.root={root} data.dataset={dataset}"):
         num_classes = _NUM_CLASSES[dataset]
         return Examples(inputs=inputs, num_classes=num_classes, transform=transform, **fields)
-    except ValueError as error:
-        raise ValueError(f"data.root={root} data.dataset={dataset}: {error}") from None
 
 
 def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> Any:
     def read(user: LeafUser) -> tuple[Any, np.ndarray]:
-        try:
+        what = f"user {user.name!r} has no examples of data.dataset={dataset}"
+        with reading(f"{user.path}: {what}", TypeError):
             return convert(user.x), _labels(user)
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"{user.path}: user {user.name!r} has no examples of data.dataset={dataset}: "
-                f"{error}"
-            ) from None
 
     return read_users(root, read, lack=": no user has an example")
 

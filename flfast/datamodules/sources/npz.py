@@ -16,6 +16,7 @@ from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.datamodules.value_names import marked_for_testing, number_clients
 from flfast.state.image_shape import refuse_channels_last
 from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
+from flfast.state.regular_file import reading
 from flfast.tasks.names import TaskName
 
 _AXES: dict[str, tuple[str, ...]] = {
@@ -99,7 +100,7 @@ def npz(  # noqa: PLR0913 - one parameter an option
         test = held_out_test(classes, test_fraction=test_fraction, seed=seed)
     else:
         test = marked_for_testing(f"data.is_test={is_test}", tests)
-    try:
+    with reading(f"data.root={root}", TypeError):
         where = f"data.owner={owner}"
         known = None if clients is None else number_clients(clients, test, where=where)
         return Examples(
@@ -112,8 +113,6 @@ def npz(  # noqa: PLR0913 - one parameter an option
             client_names=() if known is None else known.names,
             task=task,
         )
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"data.root={root}: {error}") from None
 
 
 def read_arrays(path: Path, names: Mapping[str, str | None]) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ import torch
 from flfast.datamodules.examples import Examples, check_num_classes
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.numeric_pickle import load_arrays
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 
 def pfllib(*, root: str) -> Examples:
@@ -57,10 +57,8 @@ def _read_config(folder: Path) -> dict[str, int]:
     path = folder / "config.json"
     if not path.is_file():
         return {}
-    try:
+    with reading(f"{path} is not readable JSON", RecursionError):
         content = json.loads(read_text(path))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a JSON object, got {type(content).__name__}")
     config = {key: content[key] for key in ("num_clients", "num_classes") if key in content}

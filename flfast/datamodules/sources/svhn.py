@@ -10,6 +10,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import NonNegativeInt, Positive
+from flfast.state.regular_file import reading
 
 
 def svhn(
@@ -29,10 +30,8 @@ def svhn(
     from torchvision.datasets import SVHN
 
     def read(part: Part) -> tuple[Tensor, Tensor]:
-        try:
+        with reading(f"{part}_32x32.mat", RuntimeError):
             data = SVHN(root, split=part, download=download)
-        except RuntimeError as error:
-            raise ValueError(f"{part}_32x32.mat: {error}") from None
         # The files are in Fortran order, in which torch.cat would be slow.
         return torch.from_numpy(data.data).contiguous(), torch.from_numpy(data.labels)
 

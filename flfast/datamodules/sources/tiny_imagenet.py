@@ -13,7 +13,7 @@ from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.image_folder import list_class_folders
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import Count, NonNegativeInt, Positive
-from flfast.state.regular_file import read_text
+from flfast.state.regular_file import read_text, reading
 
 
 def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
@@ -39,14 +39,10 @@ def tiny_imagenet(  # noqa: PLR0913 - one parameter an option
         mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
     )
     folder = Path(root).expanduser() / "tiny-imagenet-200"
-    try:
+    wanted = "tiny-imagenet-200/ with train/WNID/images/ and val/val_annotations.txt"
+    with reading(f"data.root={root} has no readable {wanted}"):
         train, wnids = list_class_folders(folder / "train")
         test = _test_files(folder, wnids)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"data.root={root} has no readable tiny-imagenet-200/ with "
-            f"train/WNID/images/ and val/val_annotations.txt: {error}"
-        ) from None
     samples = [*train, *test]
     paths = [path for path, _ in samples]
     inputs = load_images(

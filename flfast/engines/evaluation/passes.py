@@ -107,7 +107,7 @@ class Evaluation:
                 continue
             module.predictions.reset()
             if data.personal:
-                self._predict_personal(server, plan, data, finetuned="finetuned" in names)
+                self._predict_personal(server, plan, data)
             elif len(data.indices):
                 write_weights(module.model, server)
                 if module.forward_pass is None:
@@ -117,37 +117,28 @@ class Evaluation:
             own.append(_where_float64_is(module.predictions.collect(self._site.data.num_classes)))
         return list(zip(modules, _of_all_ranks(self._site.world, own), strict=True))
 
-    def _predict_personal(
-        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, *, finetuned: bool
-    ) -> None:
+    def _predict_personal(self, server: Tree, plan: RoundPlan, data: EvaluationDataModule) -> None:
         size = max(1, num_bytes(model_weights(server)), self.largest)
         num_clients = max(1, PERSONAL_BYTES // size)
         for part in data.parts(num_clients):
-            together = data.shard_batches
-            self.predict_own(server, plan, part, finetuned=finetuned, together=together)
+            self.predict_own(server, plan, data, part)
 
     def predict_own(
-        self,
-        server: Tree,
-        plan: RoundPlan,
-        part: EvaluationPart,
-        *,
-        finetuned: bool,
-        together: bool,
+        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, part: EvaluationPart
     ) -> None:
-        """Predict a part's examples with clients' own models."""
+        """Predict the examples of a part of the data with clients' own models."""
         self._site.fold_server(server)
         trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
-        weights = self.personal_weights(part.clients, server, together=together)
-        if finetuned:
+        weights = self.personal_weights(part.clients, server, together=data.shard_batches)
+        if data.finetuned:
             assert self._finetune is not None
             weights = self._finetune(weights, plan)
         module.personal_models = PersonalModels(
             module.model,
             module.task_type,
             weights,
-            vmapped=not together and faster_vmapped(module.model),
-            predict=None if finetuned else self._site.algorithm.predict,
+            vmapped=not data.shard_batches and faster_vmapped(module.model),
+            predict=None if data.finetuned else self._site.algorithm.predict,
         )
         trainer.test(module, part)
         module.personal_models = None

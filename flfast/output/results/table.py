@@ -17,7 +17,7 @@ from typing import Any
 from flfast.output.results.columns import CLIENT_EVALUATION, COLUMNS
 from flfast.output.results.history import Row
 from flfast.state.messages import first_line, printable
-from flfast.state.regular_file import opener, read_file
+from flfast.state.regular_file import opener, read_file, reading
 
 log = logging.getLogger(__name__)
 
@@ -133,12 +133,10 @@ def parse_table(content: bytes, path: Path, *needed: str) -> list[dict[str, str]
         ValueError: with the path, if one of them is missing, if two columns have one name, or
             if a row has more or fewer cells than there are columns.
     """
-    try:
+    with reading(f"{path} is no table", csv.Error):
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
         whole, _, torn = text.rpartition("\n")
         lines = [line for line in csv.reader(io.StringIO(printable(whole)), strict=True) if line]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no table: {first_line(error)}") from None
     if not lines:
         raise ValueError(f"{path} is no table: it has no line of columns")
     if torn:

@@ -27,14 +27,13 @@ from flfast.config.saved_options import EVALUATE, EXPORT, read_options
 from flfast.config.saved_run import find_run
 from flfast.evaluate import evaluate
 from flfast.output.results.table import read_rows
-from flfast.train import CONF
 
 
 def evaluated(run, *words):
     """Metrics by column, without the files."""
     options, overrides = read_options([f"run={run}", "allow=nets_to_export", *words], EVALUATE)
     own = {"true": True, "false": False, None: None}[options.get("personal")]
-    opened = open_run(find_run(options, overrides, conf=CONF), personal=own)
+    opened = open_run(find_run(options, overrides), personal=own)
     return metrics_of(evaluated_sets(opened, options.get("split", "test")))
 
 

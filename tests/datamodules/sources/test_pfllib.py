@@ -84,7 +84,7 @@ def test_config_json_may_name_more_classes_than_occur(root):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is not JSON"),
+        ("{", "is not readable JSON"),
         ("[1]", "is not a JSON object"),
         ('{"num_classes": 0}', "num_classes=0, expected an integer >= 1"),
         ('{"num_clients": "3"}', "num_clients='3', expected"),
