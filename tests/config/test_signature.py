@@ -3,7 +3,6 @@ from importlib import import_module
 
 import pytest
 from omegaconf import OmegaConf
-from pydantic import TypeAdapter
 
 from flfast.config.signature import module_path, read_signature
 
@@ -57,16 +56,3 @@ def test_what_is_not_there_is_an_error():
 
 def test_what_cannot_be_read_is_not_guessed():
     assert read_signature("math.sqrt") is None, "compiled"
-
-
-def test_an_option_that_imports_old_paths_is_checked_as_before(tmp_path, monkeypatch):
-    (tmp_path / "older.py").write_text(
-        "from flfast.algorithms.algorithm import Weighting\n"
-        "from flfast.options import NonNegative\n\n\n"
-        "def older(*, mu: NonNegative, weighting: Weighting): ...\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = read_signature("older.older").parameters
-    assert str(found["weighting"].annotation) == "typing.Literal['samples', 'uniform']"
-    with pytest.raises(ValueError, match="greater than or equal to 0"):
-        TypeAdapter(found["mu"].annotation).validate_python(-1)
