@@ -94,8 +94,8 @@ def main() -> None:
         check_environment()
         sys.argv[1:] = map(at_home, without_dashes(sys.argv[1:]))
         check_overrides(sys.argv[1:], conf=CONF)
-        typed = (place for place, word in enumerate(sys.argv) if re.match(r"[^-].*=", word))
-        place = next(typed, len(sys.argv))  # argparse wants all overrides in one row
+        typed = [place for place, word in enumerate(sys.argv, 1) if re.match(r"[^-].*=", word)]
+        place = max(typed, default=1)  # argparse wants all overrides in one row
         sys.argv[place:place] = implied(sys.argv[1:])
         run_job()
     except Exception as error:

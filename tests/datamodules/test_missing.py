@@ -106,7 +106,6 @@ def test_arrays_with_a_missing_owner_are_refused(tmp_path, owner):
     options |= {
         "inputs": "inputs",
         "targets": "targets",
-        "layout": None,
         "owner": "auto",
         "is_test": "auto",
     }

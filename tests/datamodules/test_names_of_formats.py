@@ -107,7 +107,7 @@ def read_npz(folder, names, _):
         targets=np.arange(len(frame)) % 2,
         owner=np.array(frame["who"].tolist()),
     )
-    options = dict.fromkeys(("is_test", "layout", "num_classes", "mean", "std", "task"))
+    options = dict.fromkeys(("is_test", "num_classes", "mean", "std", "task"))
     options |= {"test_fraction": 0.0, "random_crop": 0, "random_flip": False, "seed": 0}
     root = str(folder / "a.npz")
     return npz.npz(root=root, inputs="inputs", targets="targets", owner="owner", **options), None
@@ -255,7 +255,7 @@ def test_marks_of_test_rows_are_those_of_one_list(tmp_path_factory, suffix, yes,
         if suffix == ".npz":
             arrays = {"inputs": frame[["x"]].to_numpy(), "targets": np.arange(36) % 2}
             np.savez(folder / "a.npz", **arrays, is_test=np.array(frame["part"].tolist()))
-            options = dict.fromkeys(("owner", "layout", "num_classes", "mean", "std", "task"))
+            options = dict.fromkeys(("owner", "num_classes", "mean", "std", "task"))
             options |= {"test_fraction": 0, "random_crop": 0, "random_flip": False, "seed": 0}
             options |= {"inputs": "inputs", "targets": "targets", "is_test": "is_test"}
             return npz.npz(root=str(folder / "a.npz"), **options)

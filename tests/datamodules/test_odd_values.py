@@ -25,7 +25,6 @@ OPTIONS = dict.fromkeys(("num_classes", "mean", "std", "task"))
 OPTIONS |= {
     "inputs": "inputs",
     "targets": "targets",
-    "layout": None,
     "owner": "auto",
     "is_test": "auto",
 }
