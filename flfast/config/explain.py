@@ -24,6 +24,8 @@ from flfast.state.messages import did_you_mean, printable
 from flfast.state.output_streams import surviving_output
 
 _ABSENT = object()
+_NAMED = 5
+"""Most options that an error names as those that have a key."""
 _UNKNOWN = re.compile(r"Could not (?:override|delete.*?|append.*?) '([^']+)'")
 
 
@@ -92,7 +94,7 @@ def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
     nested = [name for name in known if name.startswith(f"{group}.") and name.endswith(f".{last}")]
     if nested:
         return f"; did you mean {nested[0]}?"
-    if found := _in_another_option(key, conf):
+    if found := _in_another_option(key, conf, known):
         return found
     if f"{group}=custom" in arguments:
         return f"; to pass it to {group}._target_ write +{key}"
@@ -104,12 +106,15 @@ def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
     return here_it_is(key) or _nearest(key, known)
 
 
-def _in_another_option(key: str, conf: str) -> str:
+def _in_another_option(key: str, conf: str, known: Sequence[str]) -> str:
     group, _, rest = key.partition(".")
     files = sorted((Path(conf) / group).glob("*.yaml"))
     owners = [f"{group}={path.stem}" for path in files if _has(path, rest)]
     if owners:
-        return f"; it belongs to {', '.join(owners)}"
+        rest = f" and {len(owners) - _NAMED} others" if len(owners) > _NAMED else ""
+        here = [name.partition(".")[2] for name in known if name.startswith(f"{group}.")]
+        keys = f"; the chosen one has {', '.join(here)}" if here else ""
+        return f"; it belongs to {', '.join(owners[:_NAMED])}{rest}{keys}"
     last = key.rpartition(".")[2]
     for path in files:
         inner = _keys(OmegaConf.to_container(OmegaConf.load(path)), f"{group}.")
