@@ -86,7 +86,7 @@ class ClientSide(NamedTuple):
     def _sent(self, result: LocalResult, upload: Tree, weight: float) -> Sent:
         done = result.done
         counts = done.num_examples, done.num_steps, result.num_seen
-        return Sent(upload, b"", weight, *counts, result.loss_sum)
+        return Sent(upload, b"", weight, *counts, result.loss_sum, logged=result.logged)
 
     def protect(self, result: LocalResult, upload: Tree, sender: Sender) -> Sent:
         """An upload with the clip and the noise of privacy."""

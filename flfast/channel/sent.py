@@ -1,5 +1,7 @@
 """A client's local result, which stays with it, and `Sent`: all of it that reaches the server."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from flfast.algorithms.contract import Context, Finished
@@ -15,6 +17,7 @@ class LocalResult(NamedTuple):
         done: weights, counts and optimizer state.
         num_seen: training examples processed, or tokens of `language`; once per epoch.
         loss_sum: sum of the local objective over the examples seen.
+        logged: what a user's module logged, by name: means over the examples seen.
     """
 
     client_id: int
@@ -22,6 +25,7 @@ class LocalResult(NamedTuple):
     done: Finished
     num_seen: int
     loss_sum: float
+    logged: Mapping[str, float] = MappingProxyType({})
 
 
 class Sender(NamedTuple):
@@ -57,6 +61,7 @@ class Sent(NamedTuple):
         loss_sum: sum of the local objective over the examples seen.
         is_clipped: whether the change was longer than the bound of privacy.
         is_finite: whether training ended without NaN and infinity.
+        logged: what a user's module logged, by name: means over the examples seen.
     """
 
     upload: Tree
@@ -68,6 +73,7 @@ class Sent(NamedTuple):
     loss_sum: float
     is_clipped: bool = False
     is_finite: bool = True
+    logged: Mapping[str, float] = MappingProxyType({})
 
     @property
     def num_bytes(self) -> int:

@@ -119,6 +119,7 @@ class _SentFacts(BaseModel, strict=True, extra="forbid"):
     loss_sum: float
     is_clipped: bool
     is_finite: bool
+    logged: dict[Annotated[str, Field(max_length=100)], float] = Field(max_length=100)
 
 
 def message_of(sent: Sent) -> Message:

@@ -217,6 +217,7 @@ class Delivery:
             up_bytes=arrival.num_bytes,
             status=arrival.status,
             reason=arrival.reason,
+            logged=sent.logged,
         )
         self.reports.append(report)
         self._on_client(report)

@@ -72,4 +72,4 @@ class EagerTraining:
             weights=module.read(), num_examples=num, num_steps=num_steps, optimizer=optimizer
         )
         num_seen, loss_sum = int(module.num_seen), float(module.loss_sum)
-        return LocalResult(client_id, context, done, num_seen, loss_sum)
+        return LocalResult(client_id, context, done, num_seen, loss_sum, module.read_logged())

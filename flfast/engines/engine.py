@@ -27,11 +27,13 @@ from flfast.distributed.client_state_placement import fetch_states, return_state
 from flfast.distributed.world import ALONE, World, common_spec, gather
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
+from flfast.engines.evaluation.module_evaluation import ModuleEvaluation
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
 from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.site import Site
+from flfast.lit.user_module import UserModule
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
@@ -91,7 +93,8 @@ class Engine:
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
         self.finetune = finetune
-        self._evaluation = Evaluation(site, finetune)
+        kind = ModuleEvaluation if isinstance(site.model, UserModule) else Evaluation
+        self._evaluation = kind(site, finetune)
         self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:

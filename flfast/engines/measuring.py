@@ -14,7 +14,9 @@ from torch import nn
 from flfast.algorithms.contract import Context, Measure
 from flfast.datamodules.batches import Batch
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.lit.task import LocalTask, evaluation_mode
+from flfast.datamodules.samples import moved
+from flfast.lit.module_task import local_task
+from flfast.lit.task import evaluation_mode
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.weights import by_name
@@ -46,7 +48,7 @@ class Measuring(NamedTuple):
         device, first = self.trainer.strategy.root_device, next(self.model.parameters())
         home, like = first.device, first.dtype
         self.model.to(device)
-        task, total = LocalTask(self.model, self.task_type), Tree()
+        task, total = local_task(self.model, self.task_type), Tree()
         # Gradients cannot be taken of tensors of inference mode, in which the fused engine trains.
         with torch.inference_mode(mode=False), evaluation_mode(self.model):
             copy = partial(tree_map, lambda leaf: placed(leaf.detach(), device, copy=True))
@@ -70,5 +72,5 @@ class Measuring(NamedTuple):
             return
         device = self.trainer.strategy.root_device
         for given in self.data.eval_loader(self.data.train_clients.indices_of(client_id)):
-            inputs = self.data.examples.transform(given.inputs.to(device), dtype=like)
+            inputs = self.data.examples.transform(moved(given.inputs, device), dtype=like)
             yield given._replace(inputs=inputs, targets=given.targets.to(device))

@@ -1,5 +1,7 @@
 """The reports of a round: one per client, and the mean of the uploads."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from flfast.algorithms.contract import Uploads
@@ -20,6 +22,7 @@ class ClientReport(NamedTuple):
         reason: reason of a rejection, or `clipped`; otherwise empty.
         seconds: of a family, its share of the time in which its rank trained clients with its
             model; otherwise 0.
+        logged: what a user's module logged, by name: means over the examples seen.
     """
 
     client_id: int
@@ -31,6 +34,7 @@ class ClientReport(NamedTuple):
     status: Status = "trained"
     reason: str = ""
     seconds: float = 0.0
+    logged: Mapping[str, float] = MappingProxyType({})
 
     @property
     def rejected(self) -> bool:

@@ -69,7 +69,15 @@ def training_columns(
     if num_accepted:
         total = sum(report.loss * report.num_seen for report in accepted)
         row["train/loss"] = total / num_accepted
+        row |= {f"train/{name}": mean for name, mean in _logged_means(accepted)}
     return row
+
+
+def _logged_means(reports: Sequence[ClientReport]) -> Iterator[tuple[str, float]]:
+    """What users' modules logged in training, over the examples of clients that logged it."""
+    for name in dict.fromkeys(name for report in reports for name in report.logged):
+        own = [(report.logged[name], report.num_seen) for report in reports if name in report.logged]
+        yield name, sum(value * num for value, num in own) / max(sum(num for _, num in own), 1)
 
 
 def plan_columns(plan: RoundPlan) -> Columns:
@@ -148,5 +156,6 @@ def client_rows(trained: Trained, cohort: Cohort) -> dict[int, Columns]:
             "num_examples": report.num_examples,
             "num_steps": report.num_steps,
             "train/loss": report.loss,
+            **{f"train/{name}": value for name, value in report.logged.items()},
         }
     return rows

@@ -1,7 +1,8 @@
 """The LightningModule of the eager engine: `fit` is the local training of one client."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, LocalStage
 from flfast.datamodules.batches import Batch
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.distributed.sharding import add_gradients, shard, sharded_leaves
 from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.joint_leaves import JointLeaves
@@ -86,7 +88,7 @@ class LocalModule(L.LightningModule):
 
     def of(self, model: nn.Module, algorithm: Algorithm) -> "LocalModule":
         """A module with the same task and optimizer."""
-        copy = LocalModule(
+        copy = type(self)(
             model,
             algorithm,
             self.make_optimizer,
@@ -95,6 +97,17 @@ class LocalModule(L.LightningModule):
         )
         copy.unrepeatable = self.unrepeatable
         return copy
+
+    @contextmanager
+    def fitted(
+        self, data: ClientDataModule
+    ) -> Iterator[tuple[L.LightningModule, L.LightningDataModule]]:
+        """What the Trainer fits to a client's data, and the loaders, within a context."""
+        yield self, data
+
+    def read_logged(self) -> dict[str, float]:
+        """What the local training has logged, by name; nothing but a user's module logs."""
+        return {}
 
     def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
         """A copy with sharded parameters on the mesh's device; see `shard`."""

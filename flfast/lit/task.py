@@ -97,13 +97,17 @@ class LocalTask:
     def _call(self, params: Tree, inputs: Tensor, **options: bool) -> Any:
         if params is self._model_params:
             return self._model(inputs, **options)
+        given = {**self._buffers, **self._given(params)}
+        return called_with(self._model, given, inputs, **options)
+
+    def _given(self, weights: Tree) -> dict[str, Tensor]:
+        """Those that the model has, in its data types."""
         # Weights of the context have the dtype of the broadcast, not of the Trainer's precision.
-        given = {
-            name: params[name].to(like.dtype)
+        return {
+            name: weights[name].to(like.dtype)
             for name, like in (*self._model.named_parameters(), *self._model.named_buffers())
-            if name in params
+            if name in weights
         }
-        return called_with(self._model, {**self._buffers, **given}, inputs, **options)
 
     def _loss(self, logits: Tensor | FactoredLogits, batch: Batch) -> Tensor:
         weights = self._example_weights

@@ -73,11 +73,12 @@ class ReusedTrainer:
             (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks
         ]
 
-    def fit(self, module: L.LightningModule, data: ClientDataModule, plan: RoundPlan) -> int:
+    def fit(self, module: LocalModule, data: ClientDataModule, plan: RoundPlan) -> int:
         """Train one client; returns the number of local steps."""
         loop = self.trainer.fit_loop
         loop.epoch_progress.reset()
         loop.epoch_loop.automatic_optimization.optim_progress.reset()
+        loop.epoch_loop.manual_optimization.optim_step_progress.reset()
         loop.epoch_loop.batch_progress.reset()
         self.trainer.accumulate_grad_batches = data.epoch.accumulate
         self.trainer.gradient_clip_val = self.clip_value or None
@@ -87,7 +88,8 @@ class ReusedTrainer:
         if not self.trainer.fast_dev_run:  # it sets its own limits
             loop.max_epochs = plan.local_epochs or -1
             loop.epoch_loop.max_steps = plan.local_steps or -1
-        self.trainer.fit(module, datamodule=data)
+        with module.fitted(data) as (fitted, loaders):
+            self.trainer.fit(fitted, datamodule=loaders)
         return self.trainer.global_step
 
     @cached_property

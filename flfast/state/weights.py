@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -64,9 +65,14 @@ def buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: b for name, b in module.named_buffers() if name in names}
 
 
+def using_weights(module: nn.Module, weights: dict[str, Any]) -> AbstractContextManager[None]:
+    """A module's weights are these within the context, for any of its methods."""
+    return _reparametrize_module(module, weights, tie_weights=True, stack_weights=True)
+
+
 def called_with(module: nn.Module, weights: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     """`torch.func.functional_call`, which cannot put back the weights of a layer in two places."""
-    with _reparametrize_module(module, weights, tie_weights=True, stack_weights=True):
+    with using_weights(module, weights):
         return module(*args, **kwargs)
 
 

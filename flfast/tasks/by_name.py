@@ -3,6 +3,7 @@
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.forecasting import FORECASTING
 from flfast.tasks.language import LANGUAGE
+from flfast.tasks.module import MODULE
 from flfast.tasks.multilabel import MULTILABEL
 from flfast.tasks.names import TaskName
 from flfast.tasks.regression import REGRESSION
@@ -14,7 +15,7 @@ TASKS: dict[TaskName, TaskType] = {
     task.name: task
     for task in (
         *(CLASSIFICATION, LANGUAGE, REGRESSION, MULTILABEL, SURVIVAL, FORECASTING),
-        SEGMENTATION,
+        *(SEGMENTATION, MODULE),
     )
 }
 """Every task by name."""

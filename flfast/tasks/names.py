@@ -11,6 +11,7 @@ TaskName = Literal[
     "survival",
     "forecasting",
     "segmentation",
+    "module",
 ]
 
 METRICS: dict[TaskName, tuple[str, ...]] = {
@@ -21,6 +22,7 @@ METRICS: dict[TaskName, tuple[str, ...]] = {
     "survival": ("loss", "concordance"),
     "forecasting": ("loss", "mae", "rmse", "mase"),
     "segmentation": ("loss", "dice", "iou", "pixel_accuracy"),
+    "module": (),
 }
 """Metrics of every task, in the order of their columns."""
 
@@ -32,6 +34,7 @@ HEADLINES: dict[TaskName, str] = {
     "survival": "concordance",
     "forecasting": "mase",
     "segmentation": "dice",
+    "module": "loss",
 }
 """The metric that models of a task are compared by."""
 

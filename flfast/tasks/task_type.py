@@ -41,6 +41,8 @@ class TaskType:
         reads_factors: whether outputs may also be `FactoredLogits`.
         separable: whether the loss of an example depends on this example alone. If not, it
             depends on the batch, which may then not be split; see `Algorithm.separable`.
+        padded: whether examples may get weights, so that batches can be padded.
+        logged: names of the metrics that a user's module logs; the first one is its headline.
     """
 
     name: TaskName
@@ -58,16 +60,18 @@ class TaskType:
     pooled: tuple[str, ...] = ()
     reads_factors: bool = False
     separable: bool = True
+    padded: bool = True
+    logged: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics, in the order of their columns."""
-        return METRICS[self.name]
+        return self.logged or METRICS[self.name]
 
     @property
     def headline(self) -> str:
         """The metric that models are compared by."""
-        return HEADLINES[self.name]
+        return next(iter(self.logged), HEADLINES[self.name])
 
     def num_counted(self, targets: Tensor, given: Tensor | None = None) -> Tensor | int:
         """Targets of a batch that count: all examples, or the tokens that are not ignored.

@@ -105,7 +105,7 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         least one).
     """
     filled = metrics.num_examples > 0
-    diverged = metrics.values["loss"].isnan()
+    diverged = metrics.values.get("loss", torch.zeros(1)).isnan()
     means = {}
     for name, value in metrics.values.items():
         counted = filled & (~value.isnan() | diverged)

@@ -57,6 +57,7 @@ class Evaluation:
         self._data = lru_cache(maxsize=None, typed=True)(
             partial(EvaluationDataModule, data, rank_share=RankShare(world.rank, world.size))
         )
+        self._whole = lru_cache(maxsize=None, typed=True)(partial(EvaluationDataModule, data))
         unlimited = (self._data(names, limit=1.0) for names in passes)
         self.sets = {name for evaluation in unlimited for name in evaluation.sets}
 

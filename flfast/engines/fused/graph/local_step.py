@@ -14,6 +14,7 @@ from flfast.algorithms.contract import Context, LocalStage
 from flfast.datamodules.batches import Batch
 from flfast.engines.fused.graph.update_rules import LocalOptimizer
 from flfast.lit.local_module import LocalModule
+from flfast.lit.module_task import local_task
 from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, leaves, tree_map
 
@@ -102,7 +103,7 @@ class LocalStep:
         joint_buffers = {name: state["buffers"][name] for name in self.joint["buffers"]}
         model_buffers = {n: b for n, b in state["buffers"].items() if n not in joint_buffers}
         weights = self.task_type.weights(batch["targets"], batch["weights"])
-        task = LocalTask(
+        task = local_task(
             self.model, self.task_type, buffers=model_buffers, example_weights=weights
         )
         ctx = _context(context, settings)

@@ -1,0 +1,84 @@
+"""Samples of any structure: what a user's `Dataset` and `collate_fn` make of them.
+
+A batch is the user's own: a tensor, or a tuple, list or dict of tensors, nested, or any object.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils.data import Dataset
+
+from flfast.datamodules.transforms import BatchTransform
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """A batch on a device."""
+    return move_data_to_device(batch, device)
+
+
+class StackedSamples(Dataset[Any]):
+    """Samples in memory whose tensors have one shape each.
+
+    Attributes:
+        leaves: tensors [N, ...], in torch's order of the structure.
+        spec: the structure of a batch.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self.leaves: list[Tensor]
+        self.leaves, self.spec = tree_flatten(batch)
+
+    def __len__(self) -> int:
+        return len(self.leaves[0])
+
+    def __getitem__(self, index: int) -> Any:
+        return tree_unflatten([leaf[index] for leaf in self.leaves], self.spec)
+
+    def index_select(self, axis: int, index: Tensor) -> Any:
+        """The batch of some samples, by their numbers, int64 [B]; the axis is 0."""
+        return tree_unflatten([leaf.index_select(axis, index) for leaf in self.leaves], self.spec)
+
+
+class CollatedSamples(Dataset[Any]):
+    """Samples that a user's Dataset reads, one at a time, and a `collate_fn` joins."""
+
+    def __init__(self, dataset: Any, collate: Callable[[Sequence[Any]], Any]) -> None:
+        self.dataset, self.collate = dataset, collate
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[int(index)]
+
+
+@dataclass(frozen=True)
+class SampleTransform:
+    """Changes a batch as `BatchTransform` does; of pairs from flfast's own sources the inputs.
+
+    Other batches keep their values. With a Trainer of 64 or 16 bits their numbers get its type,
+    as Lightning's own conversion gives them.
+    """
+
+    inputs: BatchTransform | None = None
+
+    @property
+    def augments(self) -> bool:
+        """Whether training batches are changed at random."""
+        return self.inputs is not None and self.inputs.augments
+
+    def __call__(
+        self, batch: Any, *, dtype: torch.dtype, rng: np.random.Generator | None = None
+    ) -> Any:
+        """The batch in the data type of the model."""
+        if self.inputs is not None:
+            return [self.inputs(batch[0], dtype=dtype, rng=rng), *batch[1:]]
+        if dtype == torch.float32:
+            return batch
+        return tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, batch)

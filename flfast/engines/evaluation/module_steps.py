@@ -1,0 +1,71 @@
+"""Evaluation by the steps of a user's LightningModule: what its `test_step` logs over examples."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from torchmetrics import Metric
+
+from flfast.datamodules.batches import Batch
+from flfast.lit.task import evaluation_mode
+from flfast.lit.user_module import UserModule, column_of, loss_of
+
+
+def evaluation_step(model: UserModule, *, validation: bool) -> str:
+    """The step that evaluates: of test examples `test_step`, else the other, else the training's."""
+    steps = ["validation_step", "test_step"] if validation else ["test_step", "validation_step"]
+    own = type(model).__mro__[2]
+    base = L.LightningModule
+    return next((s for s in steps if getattr(own, s) is not getattr(base, s)), "training_step")
+
+
+def measured(
+    model: UserModule, batches: Iterable[Batch], trainer: Any, *, validation: bool = False
+) -> dict[str, float]:
+    """What a module measures on examples, by name, in evaluation mode on the Trainer's device.
+
+    Hooks and reductions are Lightning's. Metric objects are over these examples alone.
+
+    Args:
+        batches: their inputs are the user's own batches.
+        trainer: its callbacks, precision and device count.
+        validation: whether these are validation examples.
+    """
+    step = evaluation_step(model, validation=validation)
+    stage = "validation" if step == "validation_step" else "test"
+    trainer.strategy.connect(model)
+    model.trainer = trainer
+    model.link.results = results = _ResultCollection(training=False)
+
+    def hook(name: str, *args: Any) -> None:
+        call._call_callback_hooks(trainer, f"on_{stage}_{name}", *args)  # noqa: SLF001
+        call._call_lightning_module_hook(trainer, f"on_{stage}_{name}", *args)  # noqa: SLF001
+
+    for metric in (part for part in model.modules() if isinstance(part, Metric)):
+        metric.reset()
+    trainer.validating, trainer.testing = stage == "validation", stage == "test"
+    precision = trainer.precision_plugin
+    with torch.no_grad(), evaluation_mode(model), precision.test_step_context():
+        hook("start")
+        hook("epoch_start")
+        for batch_idx, one in enumerate(batches):
+            batch = precision.convert_input(one.inputs)
+            batch = model._on_before_batch_transfer(batch, dataloader_idx=0)  # noqa: SLF001
+            batch = trainer.strategy.batch_to_device(batch)
+            results.batch_size = len(one.targets)
+            hook("batch_start", batch, batch_idx, 0)
+            model._current_fx_name = step  # noqa: SLF001
+            outputs = model.call_step(step, batch, batch_idx)
+            if step == "training_step" and (loss := loss_of(outputs)) is not None:
+                model.log("loss", loss)
+            hook("batch_end", outputs, batch, batch_idx, 0)
+        hook("epoch_end")
+        hook("end")
+        found = results.metrics(on_step=False)["callback"]
+    model.link.results = None
+    trainer.validating = trainer.testing = False
+    results.reset()
+    return {column_of(name): float(value) for name, value in found.items()}

@@ -1,0 +1,111 @@
+"""`optimizer=module`: the optimizers and schedulers that a LightningModule configures itself."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from flfast.state.optimizer_state import load_optimizer_state
+from flfast.state.dtensor import place_tree
+
+if TYPE_CHECKING:
+    from flfast.lit.own_step_module import OwnStepModule
+
+
+class ModuleOptimizer:
+    """Makes local optimizers as a module's `configure_optimizers` does.
+
+    A call gives one over other parameters, for engines that take the steps themselves.
+
+    Args:
+        configured: what `configure_optimizers` has returned, on trial.
+        num_params: number of the parameters that the module trains.
+
+    Attributes:
+        lr: learning rate of the first parameter group. Those of all groups are multiplied by how
+            the round's rate differs from it.
+    """
+
+    def __init__(self, configured: Any, num_params: int) -> None:
+        self._optimizers, self._scheduled = [*_of_kind(configured, Optimizer)], False
+        self._scheduled = any(True for _ in _of_kind(configured, LRScheduler))
+        self._num_params = num_params
+        first: Any = self._optimizers[0].param_groups[0]["lr"] if self._optimizers else 1.0
+        self.lr = float(first)
+
+    @property
+    def several(self) -> bool:
+        """Whether the module has several optimizers, or none."""
+        return len(self._optimizers) != 1
+
+    def __call__(self, params: Sequence[nn.Parameter], *, lr: float) -> Optimizer:
+        """An optimizer of these parameters.
+
+        Raises:
+            NotImplementedError: if the module's has other parts; a clause that names them.
+        """
+        if self.several or self._scheduled:
+            what = "several optimizers" if self.several else "learning-rate schedulers"
+            raise NotImplementedError(f"the module has {what}")
+        (group, *others), kind = self._optimizers[0].param_groups, type(self._optimizers[0])
+        if others or len(group["params"]) != self._num_params:
+            raise NotImplementedError("the module's optimizer treats parameters differently")
+        return kind(params, **{**_options(group), "lr": lr})
+
+    def adapted(self, configured: Any, local: "OwnStepModule") -> Optimizer | None:
+        """Give what a module has configured the round's rate, and the leaves beside the model.
+
+        Returns:
+            Its only optimizer; None if there are several.
+        """
+        optimizers, factor = [*_of_kind(configured, Optimizer)], float(local.context.lr) / self.lr
+        if factor != 1:
+            _scale(optimizers, [*_of_kind(configured, LRScheduler)], factor)
+        if len(optimizers) != 1:
+            return None
+        (optimizer,) = optimizers
+        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        for name, p in local.joint.params.items():
+            if p.requires_grad:  # as the parameter that it stands beside
+                like = local.params.get(name.rpartition("/")[2])
+                options = _options(groups.get(id(like), optimizer.param_groups[0]))
+                optimizer.add_param_group({"params": [p], **options})
+        if local.optimizer_state:
+            state = place_tree(local.optimizer_state, local.params, local.device)
+            load_optimizer_state(optimizer, state, local.trained_by_name)
+        return optimizer
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name not in {"params", "initial_lr"}}
+
+
+def _scale(
+    optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler], factor: float
+) -> None:
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        for name in ("lr", "initial_lr"):
+            if isinstance(group.get(name), torch.Tensor):
+                group[name].mul_(factor)
+            elif name in group:
+                group[name] *= factor
+    for scheduler in schedulers:
+        if hasattr(scheduler, "base_lrs"):
+            scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+
+
+def _of_kind(configured: Any, kind: type) -> Iterator[Any]:
+    """The optimizers, or the schedulers, of what `configure_optimizers` returns in any form."""
+    if isinstance(configured, kind):
+        yield configured
+    elif isinstance(configured, Mapping):
+        for value in configured.values():
+            yield from _of_kind(value, kind)
+    elif isinstance(configured, (list, tuple)):
+        for value in configured:
+            yield from _of_kind(value, kind)
+    elif hasattr(configured, "scheduler"):  # Lightning's LRSchedulerConfig
+        yield from _of_kind(configured.scheduler, kind)

@@ -1,0 +1,103 @@
+"""The task of a user's LightningModule: its `training_step` is the objective."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from flfast.config.errors import ConfigError
+from flfast.datamodules.batches import Batch
+from flfast.lit.task import LocalTask
+from flfast.lit.user_module import Logged, UserModule, loss_of
+from flfast.state.tree import Tree
+from flfast.state.weights import using_weights
+from flfast.tasks.module import MODULE
+from flfast.tasks.task_type import TaskType
+
+
+class SkippedStepError(Exception):
+    """A training step returned None: there is nothing to learn from this batch."""
+
+
+class ModuleTask(LocalTask):
+    """See `LocalTask`. A batch's inputs are the user's own batch.
+
+    Attributes:
+        outputs: what the first call's training step returned.
+        logged: what the first call logged.
+        batch_idx: the batch's number in its epoch.
+    """
+
+    _model: UserModule
+
+    def __init__(self, model: UserModule, **options: Any) -> None:
+        super().__init__(model, MODULE, **options)
+        self.outputs: Any = None
+        self.logged: Logged = {}
+        self.batch_idx = 0
+        self._is_first = True
+
+    def __call__(self, params: Tree, batch: Batch) -> Tensor:
+        """Loss [] of the training step with these weights; see `Task`."""
+        link, recorded, is_first = self._model.link, self.logged, self._is_first
+        self._is_first, link.logged = False, recorded if is_first else {}
+        quiet = link.local is not None and not is_first
+        if quiet:  # an algorithm's further call is no step of the user's
+            fitting, link.local.fitting = link.local.fitting, False
+        try:
+            outputs = self._method("training_step", params, batch)
+        finally:
+            link.logged = None
+            if quiet:
+                link.local.fitting = fitting
+        if is_first:
+            self.outputs = outputs
+        loss = loss_of(outputs)
+        if loss is None:
+            raise SkippedStepError
+        return loss
+
+    def losses(self, weights: Tree, batch: Batch) -> Tensor:
+        """Refused: a step gives one loss for the whole batch."""
+        raise self._lacks("losses of single examples")
+
+    def logits(self, weights: Tree, batch: Batch) -> Tensor:
+        """What the user's method `logits(batch)` returns, [B, C]; see `Task`."""
+        if not callable(getattr(self._model, "logits", None)):
+            raise self._lacks("logits; give it a method logits(self, batch) that returns [B, C]")
+        found: Tensor = self._method("logits", weights, batch)
+        return found
+
+    def features(self, weights: Tree, batch: Batch, *, layer: str) -> tuple[Tensor, Tensor]:
+        """Inputs of a layer in the training step, and the loss; see `Task`."""
+        captured: list[Tensor] = []
+        hook = self._model.get_submodule(layer).register_forward_pre_hook(
+            lambda _, inputs: captured.append(inputs[0].flatten(1))
+        )
+        try:
+            loss = self(weights, batch)
+        finally:
+            hook.remove()
+        if len(captured) != 1:
+            raise self._lacks(f"features: training_step calls {layer} {len(captured)} times")
+        return captured[0], loss
+
+    def _method(self, name: str, weights: Tree, batch: Batch) -> Any:
+        """What a method of the user's returns with these weights."""
+        model, args = self._model, (batch.inputs, self.batch_idx)
+        if weights is self._model_params:
+            return model.call_step(name, *args)
+        with using_weights(model, {**self._buffers, **self._given(weights)}):
+            return model.call_step(name, *args)
+
+    def _lacks(self, what: str) -> ConfigError:
+        name = type(self._model).__name__
+        return ConfigError(f"model={name}: a LightningModule has no {what}")
+
+
+
+
+def local_task(model: nn.Module, task_type: TaskType, **options: Any) -> LocalTask:
+    """The task of a model: a user's LightningModule has its own."""
+    if isinstance(model, UserModule):
+        return ModuleTask(model, **options)
+    return LocalTask(model, task_type, **options)

@@ -1,0 +1,125 @@
+"""Local training by the `training_step` of a user's LightningModule, which the Trainer fits."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from flfast.algorithms.contract.client import Context
+from flfast.datamodules.batches import Batch
+from flfast.datamodules.client_data import ClientDataModule
+from flfast.lit.local_module import LocalModule
+from flfast.lit.module_optimizer import ModuleOptimizer
+from flfast.lit.module_task import ModuleTask, SkippedStepError
+from flfast.lit.user_loaders import client_loaders
+from flfast.lit.user_module import UserModule, column_of
+from flfast.state.tree import Tree
+from flfast.state.weights import dtype_of_module
+
+
+class OwnStepModule(LocalModule):
+    """See `LocalModule`. Its model is the module that the Trainer fits.
+
+    Attributes:
+        facts: of the batches that the Trainer has read, in order; without inputs.
+        fitting: whether the Trainer fits the module, so that Lightning can log.
+        logged: for each logged value its sum over examples, and over these their number.
+    """
+
+    model: UserModule
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.facts: deque[Batch] = deque()
+        self.fitting = False
+        self.logged: dict[str, tuple[Tensor, int]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the Trainer has put the user's module."""
+        return self.model.device
+
+    @contextmanager
+    def fitted(
+        self, data: ClientDataModule
+    ) -> Iterator[tuple[L.LightningModule, L.LightningDataModule]]:
+        """The user's module, as a part of this local training."""
+        link = self.model.link
+        link.local, self.fitting = self, True
+        try:
+            yield self.model, client_loaders(data, self.facts, dtype_of_module(self.model))
+        finally:
+            link.local, self.fitting = None, False
+            self._log_epochs(self.model.trainer.callback_metrics)
+
+    def begin(self, context: Context, optimizer_state: Tree) -> None:
+        """See `LocalModule`."""
+        super().begin(context, optimizer_state)
+        self.logged = {}
+
+    def step(self, batch: Any, batch_idx: int) -> Any:
+        """Take a step of the user's own batch; returns what Lightning's loop gets."""
+        facts = self.facts.popleft()
+        given = facts._replace(inputs=batch)
+        own = {**self.all_params, **self.joint.buffers_by_name}
+        task = ModuleTask(self.model, model_params=own)
+        task.batch_idx = batch_idx
+        try:
+            if self.model.automatic_optimization:
+                loss = self._loss(task, own, given, self.context)
+            else:
+                loss = task(own, given)
+        except SkippedStepError:
+            self._count(task, len(facts.targets), None)
+            return None if self.model.automatic_optimization else task.outputs
+        self._count(task, len(facts.targets), loss.detach())
+        if not self.model.automatic_optimization:
+            return task.outputs
+        extra = task.outputs if isinstance(task.outputs, Mapping) else {}
+        return {**extra, "loss": loss * facts.scale}
+
+    def _count(self, task: ModuleTask, num: int, mean: Tensor | None) -> None:
+        if mean is not None:
+            self.loss_sum = self.loss_sum.to(mean.device) + mean * num
+            self.num_seen = num + self.num_seen
+        if self.model.trainer.current_epoch == 0:
+            self.num_examples += num
+        for name, value in task.logged.items():
+            total, count = self.logged.get(name, (torch.zeros_like(value), 0))
+            self.logged[name] = total + value * num, count + num
+
+    def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
+        """Note what the last epoch logged in hooks, and metric objects."""
+        for name, value in found.items():
+            forked = name.removesuffix("_step").removesuffix("_epoch")
+            if not {name, forked} & self.logged.keys():
+                self.logged[name] = value.detach(), 1
+
+    def read_logged(self) -> dict[str, float]:
+        """Mean of each logged value over the examples of the local training."""
+        return {column_of(n): float(total) / num for n, (total, num) in self.logged.items()}
+
+    def configured(self) -> Any:
+        """What the Trainer gets of `configure_optimizers`."""
+        if not isinstance(self.make_optimizer, ModuleOptimizer):
+            return super().configure_optimizers()
+        configured = self.model.own("configure_optimizers")()
+        found = self.make_optimizer.adapted(configured, self)
+        if found is not None:
+            self.optimizer = found
+        return configured
+
+
+    @property
+    def trained_by_name(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that the current stage trains, by name."""
+        return {name: p for name, p in self.all_params.items() if p.requires_grad}
+
+
+def own_steps(module: LocalModule) -> OwnStepModule | None:
+    """The module, if a user's LightningModule says how it trains."""
+    return cast(OwnStepModule, module) if isinstance(module, OwnStepModule) else None

@@ -1,0 +1,156 @@
+"""A user's `LightningModule` in a run: the Trainer fits it, and the algorithm acts from outside.
+
+`adopt` puts `UserModule` in front of the module's own class. Hooks, callbacks and `self.log` stay
+Lightning's; only what a local step computes passes through `OwnStepModule`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+if TYPE_CHECKING:
+    from flfast.lit.own_step_module import OwnStepModule
+
+Logged = dict[str, Tensor]
+"""Logged values by name, each []."""
+
+
+class Link:
+    """What a module in a run belongs to. Copies of the module belong to nothing.
+
+    Attributes:
+        local: the local training whose Trainer fits the module; None outside of a run.
+        logged: values that the current call of a step logs; None while nobody reads them.
+        results: Lightning's record of an evaluation; None outside of one.
+    """
+
+    def __init__(self) -> None:
+        self.local: OwnStepModule | None = None
+        self.logged: Logged | None = None
+        self.results: Any = None
+
+    def __deepcopy__(self, memo: object) -> "Link":
+        return Link()
+
+    def __reduce__(self) -> tuple[type["Link"], tuple[()]]:
+        return Link, ()
+
+
+class UserModule(L.LightningModule):
+    """What a run adds to the class of a user's module; see `adopt`."""
+
+    link: Link
+
+    def own(self, name: str) -> Callable[..., Any]:
+        """The user's method of that name."""
+        found: Callable[..., Any] = getattr(super(UserModule, self), name)
+        return found
+
+    def call_step(self, name: str, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Call the user's step with as many of the arguments as it has."""
+        step, given = self.own(name), (batch, batch_idx, dataloader_idx)
+        kinds = [p.kind for p in signature(step).parameters.values()]
+        positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        num = sum(kind in positional for kind in kinds)
+        return step(*given) if Parameter.VAR_POSITIONAL in kinds else step(*given[:num])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """One local step: the user's, inside of the algorithm's objective."""
+        if self.link.local is None:
+            return self.call_step("training_step", batch, batch_idx)
+        return self.link.local.step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        """The module's own optimizers, unless the run names one."""
+        local = self.link.local
+        return self.own("configure_optimizers")() if local is None else local.optimizers()
+
+    def on_train_start(self) -> None:
+        """The module's own hook, then that of the run."""
+        self.own("on_train_start")()
+        if self.link.local is not None:
+            self.link.local.on_train_start()
+
+    def on_train_end(self) -> None:
+        """The module's own hook, then that of the run."""
+        self.own("on_train_end")()
+        if self.link.local is not None:
+            self.link.local.on_train_end()
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """The algorithm's correction of the gradients, then the module's own hook."""
+        if self.link.local is not None:
+            self.link.local.on_before_optimizer_step(optimizer)
+        self.own("on_before_optimizer_step")(optimizer)
+
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        """Log as Lightning does, and note values of steps for the run's columns."""
+        link, reduce = self.link, options.get("reduce_fx", "mean")
+        if not isinstance(value, Metric):
+            value = torch.as_tensor(value, device=self.device)
+        if link.results is not None:
+            size, of = options.get("batch_size"), self._current_fx_name or "on_test_epoch_end"
+            about = {"reduce_fx": reduce, "batch_size": size, "metric_attribute": name}
+            link.results.log(of, name, value, on_step=False, on_epoch=True, **about)
+            return
+        if link.logged is not None and isinstance(value, Tensor) and reduce in {"mean", torch.mean}:
+            link.logged.setdefault(name, value.detach())
+        if link.logged is None or (link.local is not None and link.local.fitting):
+            super().log(name, value, *args, **options)
+
+
+def adopt(module: L.LightningModule) -> UserModule:
+    """The same module, in place, as one that a run can train."""
+    kind = type(module)
+    about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    module.__class__ = type(kind.__name__, (UserModule, kind), about)
+    object.__setattr__(module, "link", Link())
+    assert isinstance(module, UserModule)
+    return module
+
+
+def released(module: UserModule) -> L.LightningModule:
+    """The same module, in place, as its user made it."""
+    found: Any = module
+    found.__class__ = type(module).__mro__[2]
+    del found.link
+    return found
+
+
+def is_user_module(model: nn.Module) -> bool:
+    """Whether a model is a LightningModule that says itself how it trains."""
+    step = getattr(type(model), "training_step", None)
+    return isinstance(model, L.LightningModule) and step is not L.LightningModule.training_step
+
+
+_STAGES = re.compile(r"(train|val|valid|validation|test)[/_](?=.)")
+
+
+def column_of(name: str) -> str:
+    """A logged name without the stage in front, which columns have themselves.
+
+    >>> column_of("val/acc"), column_of("test_loss"), column_of("f1"), column_of("valley/x")
+    ('acc', 'loss', 'f1', 'valley/x')
+    """
+    return _STAGES.sub("", name, count=1) if _STAGES.match(name) else name
+
+
+def loss_of(outputs: Any) -> Tensor | None:
+    """The loss that a training step returned; None if it skips the step.
+
+    Raises:
+        TypeError: if it is neither a tensor nor a dict with one under `loss`.
+    """
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if loss is not None and not isinstance(loss, Tensor):
+        raise TypeError(
+            f"training_step returns a {type(loss).__name__}; allowed: a loss, a dict with a loss, "
+            f"or None"
+        )
+    return loss

@@ -1,0 +1,98 @@
+"""A user's LightningModule on trial: one real step of a copy, before the run begins."""
+
+from collections import deque
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.engines.evaluation.module_steps import measured
+from flfast.lit.module_optimizer import ModuleOptimizer
+from flfast.lit.user_loaders import client_loaders
+from flfast.lit.user_module import UserModule
+from flfast.setup.plans import choose_precision
+from flfast.setup.trial_calls import on_trial
+from flfast.setup.user_code import named
+from flfast.state.plan import Batching
+from flfast.state.randomness import same_generators
+from flfast.state.weights import convert_weights, dtype_of_module
+
+
+class ModuleTrial(NamedTuple):
+    """What a module has shown.
+
+    Attributes:
+        optimizer: makes optimizers as the module does.
+        logged: names of what it measures in evaluation, a loss first.
+        logged_in_steps: names of numbers that `training_step` logs.
+        unrepeatable: why its steps are no program; None if they are, as far as it shows.
+    """
+
+    optimizer: ModuleOptimizer
+    logged: tuple[str, ...]
+    logged_in_steps: tuple[str, ...]
+    unrepeatable: str | None
+
+
+class _OneStep(L.Callback):
+    """Ends training after a batch, and keeps what the module has configured."""
+
+    configured: tuple[Any, ...] = ()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Keep optimizers and schedulers."""
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        self.configured = tuple(trainer.optimizers), tuple(schedulers)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        """End the training."""
+        trainer.should_stop = True
+
+
+def try_module(target: str, model: UserModule, data: FederatedDataModule, config: DictConfig) -> ModuleTrial:
+    """Train a copy of the module for a batch of the first client, and evaluate it on two examples.
+
+    Raises:
+        ConfigError: with the user's own lines, if the module raises.
+    """
+    size, precision = config.batch_size, choose_precision(config)
+    trained = sum(p.requires_grad for p in model.parameters())
+    batching = Batching(size if size != "auto" else 2)
+    client = data.client(data.first_client, batching=batching)
+    few = data.client(data.first_client, batching=Batching(2), indices=client.indices[:2])
+    last, steps = _OneStep(), config.local_steps
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        precision=precision,
+        max_epochs=config.local_epochs or -1,
+        max_steps=steps or -1,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        inference_mode=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[last],
+    )
+    with torch.random.fork_rng(devices=[]), same_generators():
+        with named("model", target):
+            copy = deepcopy(model)
+            loaders = client_loaders(client, deque(), dtype_of_module(copy))
+            trainer.fit(copy, datamodule=loaders)
+        with named("model", target):
+            found = measured(copy, few.test_dataloader(), data.examples, trainer)
+    batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
+    with named("model", target), on_trial(model) as (trial, noticed), torch.enable_grad():
+        trial.link.logged = logged = {}
+        trial.train()
+        trial.call_step("training_step", batch, 0)
+    why = f"the model {noticed[0]}, which programs do not" if noticed else None
+    names = sorted(found, key=lambda name: name != "loss")
+    return ModuleTrial(ModuleOptimizer(last.configured, trained), tuple(names), tuple(logged), why)
