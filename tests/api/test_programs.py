@@ -132,6 +132,7 @@ import flfast
 from torch import nn
 
 name, moment, *handled = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs of a background shell ignore it
 if handled:
     signal.signal(getattr(signal, name), lambda *_: print("told") or sys.exit(5))
 

@@ -82,7 +82,8 @@ def test_a_command_runs(words, finished, tmp_path, monkeypatch):
         assert [row["round"] for row in logged(run)][-1] == 1
     else:
         shutil.copytree(finished, tmp_path / "outputs" / "today" / "now")
-        assert COMMANDS[module](words) in {None, 0}
+        found = COMMANDS[module](words)
+        assert not isinstance(found, int) or found == 0  # others give a path, or metrics
 
 
 def logged(run):
