@@ -3,15 +3,17 @@
 A batch is the user's own: a tensor, or a tuple, list or dict of tensors, nested, or any object.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from torch.utils.data import Dataset
 
 from flfast.datamodules.transforms import BatchTransform
@@ -44,18 +46,38 @@ class StackedSamples(Dataset[Any]):
         """The batch of some samples, by their numbers, int64 [B]; the axis is 0."""
         return tree_unflatten([leaf.index_select(axis, index) for leaf in self.leaves], self.spec)
 
+    def collate(self, samples: Sequence[Any]) -> Any:
+        """The batch of some samples."""
+        rows = zip(*map(tree_leaves, samples), strict=True)
+        return tree_unflatten([torch.stack(row) for row in rows], self.spec)
+
+
+Collate = Callable[[Sequence[Any]], Any]
+"""Joins samples into a batch."""
+
 
 class CollatedSamples(Dataset[Any]):
-    """Samples that a user's Dataset reads, one at a time, and a `collate_fn` joins."""
+    """Samples that users' Datasets read, one at a time, and that a `collate_fn` joins.
 
-    def __init__(self, dataset: Any, collate: Callable[[Sequence[Any]], Any]) -> None:
-        self.dataset, self.collate = dataset, collate
+    A batch has samples of one of the Datasets, such as that for tests, which has its own
+    `collate_fn`.
+    """
+
+    def __init__(self, *parts: tuple[Any, Collate]) -> None:
+        self.parts = parts
+        self._ends = [*accumulate(len(dataset) for dataset, _ in parts)]
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return self._ends[-1]
 
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[int(index)]
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        """The number of the part, and the sample."""
+        part = bisect_right(self._ends, index)
+        return part, self.parts[part][0][int(index) - ([0, *self._ends][part])]
+
+    def collate(self, samples: Sequence[tuple[int, Any]]) -> Any:
+        """The batch of some samples."""
+        return self.parts[samples[0][0]][1]([sample for _, sample in samples])
 
 
 @dataclass(frozen=True)
