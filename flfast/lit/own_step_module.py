@@ -51,7 +51,9 @@ class OwnStepModule(LocalModule):
         link = self.model.link
         link.local, self.fitting = self, True
         try:
-            yield self.model, client_loaders(data, self.facts, dtype_of_module(self.model))
+            dtype, step = dtype_of_module(self.model), self.model.own("validation_step")
+            validates = step.__func__ is not L.LightningModule.validation_step
+            yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
             link.local, self.fitting = None, False
             self._log_epochs(self.model.trainer.callback_metrics)

@@ -69,7 +69,7 @@ class UserModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The module's own optimizers, unless the run names one."""
         local = self.link.local
-        return self.own("configure_optimizers")() if local is None else local.optimizers()
+        return self.own("configure_optimizers")() if local is None else local.configured()
 
     def on_train_start(self) -> None:
         """The module's own hook, then that of the run."""

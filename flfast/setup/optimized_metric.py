@@ -30,6 +30,15 @@ def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:
     return replaced
 
 
+def use_lr(phases: list[Phase], module: LocalModule) -> list[Phase]:
+    """Copies of the phases with the rate of a module's own optimizer in place of `auto`."""
+    replaced = deepcopy(phases)
+    for phase in replaced:
+        if phase.config.optimizer.lr == "auto":
+            phase.config.optimizer.lr = getattr(module.make_optimizer, "lr", 1.0)
+    return replaced
+
+
 def check_direction(config: DictConfig, hydra: DictConfig) -> None:
     """Refuse a search that would take the worst job for the best one.
 

@@ -83,7 +83,8 @@ class ModuleEvaluation(Evaluation):
                 last = own
             indices = data.indices[part.positions[part.group == group]]
             batches = evaluation_batches(self._site.data, indices, model)
-            yield group, measured(model, batches, trainer, validation=validation)
+            about = {"datamodule": data.data.examples.datamodule, "validation": validation}
+            yield group, measured(model, batches, trainer, **about)
         model.to("cpu")
 
 

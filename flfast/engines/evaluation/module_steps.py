@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.data_connector import _DataHookSelector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torchmetrics import Metric
 
@@ -23,7 +24,12 @@ def evaluation_step(model: UserModule, *, validation: bool) -> str:
 
 
 def measured(
-    model: UserModule, batches: Iterable[Batch], trainer: Any, *, validation: bool = False
+    model: UserModule,
+    batches: Iterable[Batch],
+    trainer: Any,
+    *,
+    datamodule: L.LightningDataModule | None = None,
+    validation: bool = False,
 ) -> dict[str, float]:
     """What a module measures on examples, by name, in evaluation mode on the Trainer's device.
 
@@ -32,12 +38,14 @@ def measured(
     Args:
         batches: their inputs are the user's own batches.
         trainer: its callbacks, precision and device count.
+        datamodule: the user's own, whose hooks move batches to the device.
         validation: whether these are validation examples.
     """
     step = evaluation_step(model, validation=validation)
     stage = "validation" if step == "validation_step" else "test"
     trainer.strategy.connect(model)
     model.trainer = trainer
+    trainer._data_connector._datahook_selector = _DataHookSelector(model, datamodule)  # noqa: SLF001
     model.link.results = results = _ResultCollection(training=False)
 
     def hook(name: str, *args: Any) -> None:

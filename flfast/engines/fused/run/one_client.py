@@ -179,6 +179,7 @@ class ClientProgram:
         """Whether batches must keep their exact size, because padding would change the result."""
         step = self.steps[stage]
         splits = step.algorithm.splits_batches and step.task_type.separable
+        splits = splits and step.task_type.padded
         if not splits or "padding" in self._skipped:
             return True
         if stage not in self._exact:
