@@ -189,6 +189,7 @@ def _of_model(
     )
     if trial is not None:
         module.unrepeatable = trial.unrepeatable
+        module.logged_in_steps = trial.logged_in_steps
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)

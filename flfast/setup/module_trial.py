@@ -13,7 +13,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import UserModule
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
@@ -99,11 +99,17 @@ def try_module(
                 ).items()
             }
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
+    logged: Logged = {}
+    why = None
     with named("model", target), on_trial(model) as (trial, noticed), torch.enable_grad():
-        trial.link.logged = logged = {}
-        trial.train()
-        trial.call_step("training_step", batch, 0)
-    why = f"the model {noticed[0]}, which programs do not" if noticed else None
+        try:
+            with trial.train().observed(logged, silent=True, recorded=True):
+                trial.call_step("training_step", batch, UnknownIndex())
+        except NotImplementedError as error:
+            why = str(error)
+    if noticed and why is None:
+        why = f"the model {noticed[0]}, which programs do not"
+    logged = {name: value for name, value in logged.items() if not value.isnan()}
     names = sorted(found, key=lambda name: name != "loss")
     optimizer = ModuleOptimizer.of(last.configured, trained)
     return ModuleTrial(optimizer, tuple(names), tuple(logged), why)
