@@ -1,5 +1,6 @@
 """A user's LightningModule on trial: one real step of a copy, before the run begins."""
 
+import logging
 from collections import deque
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from flfast.setup.user_code import named
 from flfast.state.plan import Batching
 from flfast.state.randomness import same_generators
 from flfast.state.weights import dtype_of_module
+
+log = logging.getLogger(__name__)
 
 
 class ModuleTrial(NamedTuple):
@@ -98,6 +101,11 @@ def try_module(
                     copy, evaluation_batches(data, two, copy), trainer, validation=validation
                 ).items()
             }
+    optimizer, names = ModuleOptimizer.of(last.configured, trained), tuple(sorted(found, key=_order))
+    if not names:
+        log.warning("model=%s: has no test_step or validation_step, so nothing is measured", target)
+    if not model.automatic_optimization:
+        return ModuleTrial(optimizer, names, (), "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
     logged: Logged = {}
     why = None
@@ -110,6 +118,8 @@ def try_module(
     if noticed and why is None:
         why = f"the model {noticed[0]}, which programs do not"
     logged = {name: value for name, value in logged.items() if not value.isnan()}
-    names = sorted(found, key=lambda name: name != "loss")
-    optimizer = ModuleOptimizer.of(last.configured, trained)
-    return ModuleTrial(optimizer, tuple(names), tuple(logged), why)
+    return ModuleTrial(optimizer, names, tuple(logged), why)
+
+
+def _order(name: str) -> bool:
+    return name != "loss"

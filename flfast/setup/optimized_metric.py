@@ -14,7 +14,10 @@ from flfast.tasks.names import falls
 
 def optimized_metric(config: DictConfig, module: LocalModule) -> str:
     """The column whose last value is the result of the run."""
-    return _column(config.optimized_metric, module.task_type.headline, module.algorithm)
+    task_type, found = module.task_type, str(config.optimized_metric)
+    if task_type.name == "module" and not task_type.logged and found == "auto":
+        return "train/loss"
+    return _column(found, task_type.headline, module.algorithm)
 
 
 def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:

@@ -15,12 +15,16 @@ from flfast.lit.task import evaluation_mode
 from flfast.lit.user_module import UserModule, column_of, loss_of
 
 
-def evaluation_step(model: UserModule, *, validation: bool) -> str:
-    """The step that evaluates: of test examples `test_step`, else the other, else the training's."""
+def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
+    """The step that evaluates: of test examples `test_step`, else the other, else the training's.
+
+    None if the only one trains by hand.
+    """
     steps = ["validation_step", "test_step"] if validation else ["test_step", "validation_step"]
     own = type(model).__mro__[2]
     base = L.LightningModule
-    return next((s for s in steps if getattr(own, s) is not getattr(base, s)), "training_step")
+    last = "training_step" if model.automatic_optimization else None
+    return next((s for s in steps if getattr(own, s) is not getattr(base, s)), last)
 
 
 def measured(
@@ -42,6 +46,8 @@ def measured(
         validation: whether these are validation examples.
     """
     step = evaluation_step(model, validation=validation)
+    if step is None:
+        return {}
     stage = "validation" if step == "validation_step" else "test"
     trainer.strategy.connect(model)
     model.trainer = trainer
