@@ -16,6 +16,7 @@ from flfast.api.own_data import read_data
 from flfast.api.own_parts import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
+from flfast.lit.user_module import is_user_module
 from flfast.setup.model_check import check_copies, check_initialized, check_module
 
 _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
@@ -43,7 +44,8 @@ def own_objects(
                 f"{group}= is of type {type(value).__name__}; allowed: {allowed}, or a "
                 f"function that returns one"
             )
-    if isinstance(model := found.get("model"), nn.Module):
+    model = found.get("model")
+    if isinstance(model, nn.Module):
         where = f"model={name_of(model)}"
         check_module(where, model)
         check_copies(where, model)
@@ -60,7 +62,7 @@ def own_objects(
             nodes[group] |= {name: word for name, word in about.items() if word}
     if read is not None:
         found["data"] = read
-    return Own(**found, nodes=nodes)
+    return Own(**found, nodes=nodes, trains_itself=model is not None and is_user_module(model))
 
 
 def name_of(value: Any) -> str:

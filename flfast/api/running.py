@@ -117,7 +117,7 @@ def run(  # noqa: PLR0913 - one parameter an option
             from flfast.api.own_objects import own_objects  # imports torch
 
             own = own_objects(given, test_data, settings=overrides, **columns)
-        words = [*_partition(own, overrides), *overrides]
+        words = [*_module(own, overrides), *_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
         return run_composed(composed(words), own, folder)
 
@@ -212,6 +212,14 @@ def filled(composed: DictConfig, own: Own) -> DictConfig:
     config = job.fill(job.given)
     check(config)
     return config
+
+
+def _module(own: Own, overrides: Sequence[str]) -> list[str]:
+    """What a LightningModule that says itself how it trains implies: its own task and optimizer."""
+    if own.model is None or not own.trains_itself:
+        return []
+    chosen = any(word.startswith("optimizer=") for word in overrides)
+    return ["task=module", *([] if chosen else ["optimizer=module"])]
 
 
 def _partition(own: Own, overrides: Sequence[str]) -> list[str]:

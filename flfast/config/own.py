@@ -28,6 +28,7 @@ class Own:
             a process of a deployment; None in a simulation.
         nodes: parts of the config, by group: `_target_`, a fingerprint under `_own_`; of data also
             `target` and `client`, and whether there is `test_data`, if they were given.
+        trains_itself: whether the model is a LightningModule with a step of its own.
     """
 
     data: Any = None
@@ -35,6 +36,7 @@ class Own:
     algorithm: Any = None
     client: tuple[int, int] | None = None
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trains_itself: bool = False
 
     def given(self) -> dict[str, Any]:
         """The objects, by group."""

@@ -76,7 +76,7 @@ class TrainerSettings(_Open):
 class OptimizerSettings(TargetSettings):
     """A torch optimizer; the ranges apply to any that has the option."""
 
-    lr: Positive
+    lr: Positive | Literal["auto"]
     momentum: NonNegative = 0.0
     weight_decay: NonNegative = 0.0
     betas: list[BelowOne] = Field(default=[0.9, 0.999], min_length=2, max_length=2)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -86,6 +86,7 @@ class Examples:
     objective: Literal["mse", "mae"] = "mse"
     rescaled: Callable[[np.ndarray], "Examples"] | None = None
     dice_weight: float = 1.0
+    datamodule: Any = None
 
     def __post_init__(self) -> None:
         num = len(self.targets)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, StackDataset
 
 from flfast.datamodules.batches import Fetch
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.samples import StackedSamples
 
 _SHARED = "/dev/shm"
 _FULL = (
@@ -37,7 +38,7 @@ class Loading(NamedTuple):
 
 def make_fetch(examples: Examples, loading: Loading) -> Fetch:
     """A function that reads batches: from memory, unless workers or a `Dataset` are used."""
-    if isinstance(examples.inputs, Tensor) and not loading.num_workers:
+    if isinstance(examples.inputs, Tensor | StackedSamples) and not loading.num_workers:
         return _from_memory(examples.inputs, examples.targets, pin_memory=loading.pin_memory)
     return _LoaderFetch(examples, loading)
 

@@ -36,6 +36,20 @@ class StackedSamples(Dataset[Any]):
         self.leaves: list[Tensor]
         self.leaves, self.spec = tree_flatten(batch)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.leaves[0].device
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensors."""
+        return sum(leaf.nbytes for leaf in self.leaves)
+
+    def to(self, device: torch.device) -> "StackedSamples":
+        """The same samples on a device."""
+        return StackedSamples(tree_unflatten([x.to(device) for x in self.leaves], self.spec))
+
     def __len__(self) -> int:
         return len(self.leaves[0])
 

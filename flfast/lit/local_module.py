@@ -48,9 +48,13 @@ class LocalModule(L.LightningModule):
         personal_models: batch -> outputs of the clients' personal models; None is the server's.
         forward_pass: inputs -> outputs of the server's model, in evaluation; None is the model.
         unrepeatable: why the model's calls are no program, if that is known.
+        logged_in_steps: names of numbers that each step logs.
+        acts_in_steps: what the model does within local training that programs do not, in clauses.
     """
 
     context: Context
+    logged_in_steps: tuple[str, ...] = ()
+    acts_in_steps: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -95,7 +99,8 @@ class LocalModule(L.LightningModule):
             self.task_type,
             freeze_batchnorm=self.freeze_batchnorm,
         )
-        copy.unrepeatable = self.unrepeatable
+        for name in ("unrepeatable", "logged_in_steps", "acts_in_steps"):
+            setattr(copy, name, getattr(self, name))
         return copy
 
     @contextmanager

@@ -1,7 +1,7 @@
 """`optimizer=module`: the optimizers and schedulers that a LightningModule configures itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -20,21 +20,24 @@ class ModuleOptimizer:
 
     A call gives one over other parameters, for engines that take the steps themselves.
 
-    Args:
-        configured: what `configure_optimizers` has returned, on trial.
-        num_params: number of the parameters that the module trains.
-
     Attributes:
         lr: learning rate of the first parameter group. Those of all groups are multiplied by how
             the round's rate differs from it.
     """
 
-    def __init__(self, configured: Any, num_params: int) -> None:
-        self._optimizers, self._scheduled = [*_of_kind(configured, Optimizer)], False
-        self._scheduled = any(True for _ in _of_kind(configured, LRScheduler))
-        self._num_params = num_params
-        first: Any = self._optimizers[0].param_groups[0]["lr"] if self._optimizers else 1.0
-        self.lr = float(first)
+    def __init__(self, lr: float | Literal["auto"] = "auto") -> None:
+        self.lr, self._num_params, self._scheduled = lr, 0, False
+        self._optimizers: list[Optimizer] = []
+
+    @classmethod
+    def of(cls, configured: Any, num_params: int) -> "ModuleOptimizer":
+        """That of a module which trains so many parameters, and has returned this on trial."""
+        optimizers = [*_of_kind(configured, Optimizer)]
+        first = optimizers[0].param_groups[0] if optimizers else {"lr": 1.0}
+        found = cls(float(first.get("initial_lr", first["lr"])))  # before warm-up
+        found._optimizers, found._num_params = optimizers, num_params
+        found._scheduled = any(True for _ in _of_kind(configured, LRScheduler))
+        return found
 
     @property
     def several(self) -> bool:

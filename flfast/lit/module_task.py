@@ -3,11 +3,12 @@
 from typing import Any
 
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from flfast.config.errors import ConfigError
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
-from flfast.lit.user_module import Logged, UserModule, loss_of
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule, loss_of
 from flfast.state.tree import Tree
 from flfast.state.weights import using_weights
 from flfast.tasks.module import MODULE
@@ -33,22 +34,17 @@ class ModuleTask(LocalTask):
         super().__init__(model, MODULE, **options)
         self.outputs: Any = None
         self.logged: Logged = {}
-        self.batch_idx = 0
+        self.batch_idx: int | UnknownIndex = UnknownIndex()
         self._is_first = True
 
     def __call__(self, params: Tree, batch: Batch) -> Tensor:
         """Loss [] of the training step with these weights; see `Task`."""
-        link, recorded, is_first = self._model.link, self.logged, self._is_first
-        self._is_first, link.logged = False, recorded if is_first else {}
-        quiet = link.local is not None and not is_first
-        if quiet:  # an algorithm's further call is no step of the user's
-            fitting, link.local.fitting = link.local.fitting, False
-        try:
+        is_first, self._is_first = self._is_first, False
+        # An algorithm's further call is no step of the user's.
+        silent = not (is_first and self._model.is_fitted)
+        recorded, logged = get_proxy_mode() is not None, self.logged if is_first else {}
+        with self._model.observed(logged, silent=silent, recorded=recorded):
             outputs = self._method("training_step", params, batch)
-        finally:
-            link.logged = None
-            if quiet:
-                link.local.fitting = fitting
         if is_first:
             self.outputs = outputs
         loss = loss_of(outputs)

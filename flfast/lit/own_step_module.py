@@ -26,7 +26,6 @@ class OwnStepModule(LocalModule):
 
     Attributes:
         facts: of the batches that the Trainer has read, in order; without inputs.
-        fitting: whether the Trainer fits the module, so that Lightning can log.
         logged: for each logged value its sum over examples, and over these their number.
     """
 
@@ -35,7 +34,6 @@ class OwnStepModule(LocalModule):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.facts: deque[Batch] = deque()
-        self.fitting = False
         self.logged: dict[str, tuple[Tensor, int]] = {}
 
     @property
@@ -49,11 +47,13 @@ class OwnStepModule(LocalModule):
     ) -> Iterator[tuple[L.LightningModule, L.LightningDataModule]]:
         """The user's module, as a part of this local training."""
         link = self.model.link
-        link.local, self.fitting = self, True
+        link.local = self
         try:
-            yield self.model, client_loaders(data, self.facts, dtype_of_module(self.model))
+            dtype, step = dtype_of_module(self.model), self.model.own("validation_step")
+            validates = step.__func__ is not L.LightningModule.validation_step
+            yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
-            link.local, self.fitting = None, False
+            link.local = None
             self._log_epochs(self.model.trainer.callback_metrics)
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:

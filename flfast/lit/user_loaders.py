@@ -40,11 +40,12 @@ class UserLoader:
 
 
 def client_loaders(
-    data: ClientDataModule, facts: deque[Batch], dtype: torch.dtype
+    data: ClientDataModule, facts: deque[Batch], dtype: torch.dtype, *, validates: bool = False
 ) -> L.LightningDataModule:
     """A DataModule of a client's loaders, with the hooks of the user's own DataModule.
 
     Inputs are normalised to the data type `dtype`; `facts` gets what else a run knows of batches.
+    Validation examples are there if the Trainer `validates` within the local training.
     """
     own: Any = data.data.examples.datamodule
     found: Any = L.LightningDataModule() if own is None else copy(own)
@@ -54,7 +55,9 @@ def client_loaders(
     train = UserLoader(data.train_dataloader(), lambda b: data.augmented(b, dtype=dtype), facts)
     plain = data.data.examples.transform
     val = UserLoader(data.val_dataloader(), lambda b: plain(b, dtype=dtype))
-    found.train_dataloader, found.val_dataloader = lambda: train, lambda: val
+    found.train_dataloader = lambda: train
+    if validates:
+        found.val_dataloader = lambda: val
     return found
 
 

@@ -5,9 +5,12 @@ Lightning's; only what a local step computes passes through `OwnStepModule`.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+from unittest.mock import patch
 
 import lightning as L
 import torch
@@ -27,12 +30,15 @@ class Link:
     Attributes:
         local: the local training whose Trainer fits the module; None outside of a run.
         logged: values that the current call of a step logs; None while nobody reads them.
+        silent: whether Lightning does not hear of this call, and metric objects do not count it.
+        recorded: whether a program is recorded, which repeats what this call does.
         results: Lightning's record of an evaluation; None outside of one.
     """
 
     def __init__(self) -> None:
         self.local: OwnStepModule | None = None
         self.logged: Logged | None = None
+        self.silent = self.recorded = False
         self.results: Any = None
 
     def __deepcopy__(self, memo: object) -> "Link":
@@ -52,13 +58,18 @@ class UserModule(L.LightningModule):
         found: Callable[..., Any] = getattr(super(UserModule, self), name)
         return found
 
-    def call_step(self, name: str, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+    def call_step(self, name: str, batch: Any, batch_idx: Any, dataloader_idx: int = 0) -> Any:
         """Call the user's step with as many of the arguments as it has."""
         step, given = self.own(name), (batch, batch_idx, dataloader_idx)
         kinds = [p.kind for p in signature(step).parameters.values()]
         positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         num = sum(kind in positional for kind in kinds)
         return step(*given) if Parameter.VAR_POSITIONAL in kinds else step(*given[:num])
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether a Trainer fits the module, as a part of a run."""
+        return self.link.local is not None
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """One local step: the user's, inside of the algorithm's objective."""
@@ -69,7 +80,7 @@ class UserModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The module's own optimizers, unless the run names one."""
         local = self.link.local
-        return self.own("configure_optimizers")() if local is None else local.optimizers()
+        return self.own("configure_optimizers")() if local is None else local.configured()
 
     def on_train_start(self) -> None:
         """The module's own hook, then that of the run."""
@@ -101,8 +112,72 @@ class UserModule(L.LightningModule):
             return
         if link.logged is not None and isinstance(value, Tensor) and reduce in {"mean", torch.mean}:
             link.logged.setdefault(name, value.detach())
-        if link.logged is None or (link.local is not None and link.local.fitting):
+        if not link.silent:
             super().log(name, value, *args, **options)
+
+    @contextmanager
+    def observed(self, logged: Logged, *, silent: bool, recorded: bool) -> Iterator[None]:
+        """Within the context, a call of a step notes in `logged` what it logs; see `Link`."""
+        link = self.link
+        link.logged, link.silent, link.recorded = logged, silent, recorded
+        try:
+            with uncounted(self) if silent else nullcontext():
+                yield
+        finally:
+            link.logged, link.silent, link.recorded = None, False, False
+
+    def _is_read(self, name: str) -> None:
+        if self.link.recorded:
+            raise NotImplementedError(f"the module reads self.{name}, which programs do not follow")
+
+    @property
+    def trainer(self) -> Any:
+        """Lightning's Trainer."""
+        self._is_read("trainer")
+        return super().trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        L.LightningModule.trainer.fset(self, trainer)  # type: ignore[attr-defined]
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch within the local training."""
+        self._is_read("current_epoch")
+        return super().current_epoch
+
+    @property
+    def global_step(self) -> int:
+        """The step within the local training."""
+        self._is_read("global_step")
+        return super().global_step
+
+
+class UnknownIndex:
+    """The number of a batch while a program is recorded, which is for batches of any number."""
+
+    def _refuse(self, *others: Any) -> NoReturn:
+        raise NotImplementedError("the module reads batch_idx, which programs do not follow")
+
+    __bool__ = __int__ = __index__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
+    __truediv__ = __eq__ = __ne__ = __hash__ = __format__ = _refuse  # type: ignore[assignment]
+
+
+@contextmanager
+def uncounted(module: nn.Module) -> Iterator[None]:
+    """Metric objects within a module count nothing in this context, and are NaN."""
+    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    with ExitStack() as stack:
+        for metric in metrics:
+            for name in ("update", "forward", "compute"):
+                nan = partial(_nan, next(module.parameters()))
+                stack.enter_context(patch.object(metric, name, nan))
+        yield
+
+
+def _nan(like: Tensor, *given: Any, **named: Any) -> Tensor:
+    return torch.full((), torch.nan, dtype=like.dtype, device=like.device)
 
 
 def adopt(module: L.LightningModule) -> UserModule:

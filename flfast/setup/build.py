@@ -25,6 +25,7 @@ from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
+from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.setup.preload import data_source, given_task
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
@@ -110,17 +111,24 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
 
 
 def build_optimizer(
-    config: DictConfig, model: nn.Module, algorithm: Algorithm
+    config: DictConfig, model: nn.Module, algorithm: Algorithm, own: ModuleOptimizer | None = None
 ) -> Callable[..., Optimizer]:
     """The function that makes local optimizers: (parameters, lr=...) -> an optimizer.
 
-    It is tried: one step on copies of the model's parameters.
+    It is tried: one step on copies of the model's parameters. `own` is that of a LightningModule.
 
     Raises:
         ConfigError: if the optimizer cannot be made or cannot take a step.
         ValueError: if the algorithm sends or keeps its state, and this is not tensors.
     """
     target = config.optimizer["_target_"]
+    if target.endswith(ModuleOptimizer.__name__):
+        if own is None:
+            raise ConfigError(
+                "optimizer=module: the model has no configure_optimizers; allowed: optimizer=sgd "
+                "or another"
+            )
+        return own
     with named("optimizer", target):
         make: Callable[..., Optimizer] = instantiate(config.optimizer)
         trained = [p for p in model.parameters() if p.requires_grad]

@@ -18,7 +18,8 @@ from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import fastest_first
 from flfast.models.family import Family, with_same_features
-from flfast.setup.lightning_model import check_hooks
+from flfast.lit.user_module import is_user_module
+from flfast.setup.lightning_model import prepared
 from flfast.setup.model_check import (
     check_initialized,
     check_module,
@@ -47,6 +48,7 @@ def build_models(
             as logits [2, C], or has no parameters.
     """
     target = config.model["_target_"]
+    seed_torch(config.seed, "initial weights", others=True)  # of modules that Hydra makes
     with named("model", target):
         given = own.model
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
@@ -109,7 +111,8 @@ def _build_model(
         if not isinstance(made, nn.Module):
             made = call_with(made, **model_offers(made, data.examples))
     made = of_kind(made, nn.Module, where, allowed="a torch.nn.Module")
-    check_hooks(where, made)
+    if is_user_module(made):
+        return prepared(where, made)
     if feature_dim is not None:
         made = with_same_features(made, feature_dim)
     check_module(where, made)

@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,7 +25,9 @@ from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
+from flfast.lit.own_step_module import OwnStepModule
 from flfast.lit.trainers import dtype_of_precision
+from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import Adapted
 from flfast.models.adapters.rounded_base import has_rounded
 from flfast.models.recomputed import recompute
@@ -37,6 +40,7 @@ from flfast.setup.build import (
     initial_weights,
 )
 from flfast.setup.build_models import build_models, members_of
+from flfast.setup.module_trial import try_module
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
 from flfast.state.capabilities import Capabilities
@@ -175,9 +179,17 @@ def _of_model(
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
-    make_optimizer = build_optimizer(config, model, algorithm)
-    task_type, frozen = data.examples.task_type, config.bn == "frozen"
-    module = LocalModule(model, algorithm, make_optimizer, task_type, freeze_batchnorm=frozen)
+    trial, kind, task_type = None, LocalModule, data.examples.task_type
+    if isinstance(model, UserModule):
+        trial = try_module(config.model["_target_"], model, data, config)
+        kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+    make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
+    module = kind(
+        *(model, algorithm, make_optimizer, task_type), freeze_batchnorm=config.bn == "frozen"
+    )
+    if trial is not None:
+        module.unrepeatable = trial.unrepeatable
+        module.logged_in_steps = trial.logged_in_steps
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)

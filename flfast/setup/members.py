@@ -14,6 +14,7 @@ from flfast.algorithms.kit.slices import padded
 from flfast.engines.engine import Engine
 from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
+from flfast.lit.user_module import UserModule
 from flfast.setup.components import Components
 from flfast.setup.model_check import first_batch, try_training
 from flfast.setup.trial_calls import trial_copy
@@ -29,6 +30,8 @@ def try_models(config: DictConfig, components: Components) -> None:
     """Compute a gradient with each model, and note what is said of it; see `try_training`."""
     for name, one in _named(config, components).items():
         module = one.module
+        if isinstance(module.model, UserModule):  # which was tried when it was made
+            continue
         module.unrepeatable = try_training(name, module.model, one.data, bn=config.bn)
         _try_slice(name, one, components)
 

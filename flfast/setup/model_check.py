@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torchmetrics import Metric
 
 from flfast.config.errors import ConfigError
 from flfast.datamodules.batches import Batch
@@ -85,7 +86,8 @@ def check_copies(where: str, model: nn.Module) -> None:
     """
     parts = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
     for path, module in model.named_modules():
-        for name, value in vars(module).items():
+        own = {} if isinstance(module, Metric) else vars(module)  # which wraps its functions anew
+        for name, value in own.items():
             functions = value.values() if isinstance(value, dict) else [value]
             for function in filter(inspect.isfunction, functions):
                 held = inspect.getclosurevars(function).nonlocals.values()

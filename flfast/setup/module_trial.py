@@ -1,26 +1,28 @@
 """A user's LightningModule on trial: one real step of a copy, before the run begins."""
 
+import logging
 from collections import deque
 from copy import deepcopy
 from typing import Any, NamedTuple
 
 import lightning as L
-import numpy as np
 import torch
 from omegaconf import DictConfig
-from torch import nn
 
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import measured
 from flfast.lit.module_optimizer import ModuleOptimizer
-from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule
+from flfast.lit.user_loaders import client_loaders, evaluation_batches
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
 from flfast.state.plan import Batching
 from flfast.state.randomness import same_generators
-from flfast.state.weights import convert_weights, dtype_of_module
+from flfast.state.weights import dtype_of_module
+
+log = logging.getLogger(__name__)
 
 
 class ModuleTrial(NamedTuple):
@@ -54,7 +56,9 @@ class _OneStep(L.Callback):
         trainer.should_stop = True
 
 
-def try_module(target: str, model: UserModule, data: FederatedDataModule, config: DictConfig) -> ModuleTrial:
+def try_module(
+    target: str, model: UserModule, data: FederatedDataModule, config: DictConfig
+) -> ModuleTrial:
     """Train a copy of the module for a batch of the first client, and evaluate it on two examples.
 
     Raises:
@@ -64,7 +68,10 @@ def try_module(target: str, model: UserModule, data: FederatedDataModule, config
     trained = sum(p.requires_grad for p in model.parameters())
     batching = Batching(size if size != "auto" else 2)
     client = data.client(data.first_client, batching=batching)
-    few = data.client(data.first_client, batching=Batching(2), indices=client.indices[:2])
+    two = client.indices[:2]
+    few = ClientDataModule(
+        *(data, data.first_client), batching=Batching(2), round_idx=1, indices=two
+    )
     last, steps = _OneStep(), config.local_steps
     trainer = L.Trainer(
         accelerator="cpu",
@@ -87,12 +94,32 @@ def try_module(target: str, model: UserModule, data: FederatedDataModule, config
             loaders = client_loaders(client, deque(), dtype_of_module(copy))
             trainer.fit(copy, datamodule=loaders)
         with named("model", target):
-            found = measured(copy, few.test_dataloader(), data.examples, trainer)
+            found = {
+                name: value
+                for validation in (True, False)
+                for name, value in measured(
+                    copy, evaluation_batches(data, two, copy), trainer, validation=validation
+                ).items()
+            }
+    optimizer, names = ModuleOptimizer.of(last.configured, trained), tuple(sorted(found, key=_order))
+    if not names:
+        log.warning("model=%s: has no test_step or validation_step, so nothing is measured", target)
+    if not model.automatic_optimization:
+        return ModuleTrial(optimizer, names, (), "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
+    logged: Logged = {}
+    why = None
     with named("model", target), on_trial(model) as (trial, noticed), torch.enable_grad():
-        trial.link.logged = logged = {}
-        trial.train()
-        trial.call_step("training_step", batch, 0)
-    why = f"the model {noticed[0]}, which programs do not" if noticed else None
-    names = sorted(found, key=lambda name: name != "loss")
-    return ModuleTrial(ModuleOptimizer(last.configured, trained), tuple(names), tuple(logged), why)
+        try:
+            with trial.train().observed(logged, silent=True, recorded=True):
+                trial.call_step("training_step", batch, UnknownIndex())
+        except NotImplementedError as error:
+            why = str(error)
+    if noticed and why is None:
+        why = f"the model {noticed[0]}, which programs do not"
+    logged = {name: value for name, value in logged.items() if not value.isnan()}
+    return ModuleTrial(optimizer, names, tuple(logged), why)
+
+
+def _order(name: str) -> bool:
+    return name != "loss"

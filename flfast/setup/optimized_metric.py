@@ -14,7 +14,10 @@ from flfast.tasks.names import falls
 
 def optimized_metric(config: DictConfig, module: LocalModule) -> str:
     """The column whose last value is the result of the run."""
-    return _column(config.optimized_metric, module.task_type.headline, module.algorithm)
+    task_type, found = module.task_type, str(config.optimized_metric)
+    if task_type.name == "module" and not task_type.logged and found == "auto":
+        return "train/loss"
+    return _column(found, task_type.headline, module.algorithm)
 
 
 def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:
@@ -27,6 +30,15 @@ def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:
             config.stop.metric = config.optimized_metric
         if adapt := config.schedule.adapt:
             adapt.metric = _column(adapt.metric, "loss", module.algorithm)
+    return replaced
+
+
+def use_lr(phases: list[Phase], module: LocalModule) -> list[Phase]:
+    """Copies of the phases with the rate of a module's own optimizer in place of `auto`."""
+    replaced = deepcopy(phases)
+    for phase in replaced:
+        if phase.config.optimizer.lr == "auto":
+            phase.config.optimizer.lr = getattr(module.make_optimizer, "lr", 1.0)
     return replaced
 
 

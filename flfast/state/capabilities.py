@@ -50,6 +50,7 @@ MEANINGS: Mapping[str, str] = {
     "survival": "options for survival times",
     "forecasting": "options for series",
     "segmentation": "options for masks",
+    "module": "options for the step of a LightningModule",
 }
 """The properties, and what each of them is, after "needs"."""
 

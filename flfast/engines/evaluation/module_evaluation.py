@@ -31,6 +31,8 @@ class ModuleEvaluation(Evaluation):
         self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; see `Evaluation`."""
+        if not self._site.module.task_type.logged:
+            return {}
         limit = self._site.trainers.trainer(plan).test_limit
         found: dict[str, tuple[EvaluationSet, _Groups]] = {}
         for names in self._passes:
@@ -83,7 +85,8 @@ class ModuleEvaluation(Evaluation):
                 last = own
             indices = data.indices[part.positions[part.group == group]]
             batches = evaluation_batches(self._site.data, indices, model)
-            yield group, measured(model, batches, trainer, validation=validation)
+            about = {"datamodule": data.data.examples.datamodule, "validation": validation}
+            yield group, measured(model, batches, trainer, **about)
         model.to("cpu")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.data_connector import _DataHookSelector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torchmetrics import Metric
 
@@ -14,16 +15,25 @@ from flfast.lit.task import evaluation_mode
 from flfast.lit.user_module import UserModule, column_of, loss_of
 
 
-def evaluation_step(model: UserModule, *, validation: bool) -> str:
-    """The step that evaluates: of test examples `test_step`, else the other, else the training's."""
+def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
+    """The step that evaluates: of test examples `test_step`, else the other, else the training's.
+
+    None if the only one trains by hand.
+    """
     steps = ["validation_step", "test_step"] if validation else ["test_step", "validation_step"]
     own = type(model).__mro__[2]
     base = L.LightningModule
-    return next((s for s in steps if getattr(own, s) is not getattr(base, s)), "training_step")
+    last = "training_step" if model.automatic_optimization else None
+    return next((s for s in steps if getattr(own, s) is not getattr(base, s)), last)
 
 
 def measured(
-    model: UserModule, batches: Iterable[Batch], trainer: Any, *, validation: bool = False
+    model: UserModule,
+    batches: Iterable[Batch],
+    trainer: Any,
+    *,
+    datamodule: L.LightningDataModule | None = None,
+    validation: bool = False,
 ) -> dict[str, float]:
     """What a module measures on examples, by name, in evaluation mode on the Trainer's device.
 
@@ -32,12 +42,16 @@ def measured(
     Args:
         batches: their inputs are the user's own batches.
         trainer: its callbacks, precision and device count.
+        datamodule: the user's own, whose hooks move batches to the device.
         validation: whether these are validation examples.
     """
     step = evaluation_step(model, validation=validation)
+    if step is None:
+        return {}
     stage = "validation" if step == "validation_step" else "test"
     trainer.strategy.connect(model)
     model.trainer = trainer
+    trainer._data_connector._datahook_selector = _DataHookSelector(model, datamodule)  # noqa: SLF001
     model.link.results = results = _ResultCollection(training=False)
 
     def hook(name: str, *args: Any) -> None:

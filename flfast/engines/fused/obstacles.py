@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flfast.algorithms.contract.downloads import first_downloads, joint_leaves
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.samples import StackedSamples
 from flfast.engines.fused.graph.lstm_kernel import has_slow_recurrence
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.lit.local_module import LocalModule
@@ -72,7 +73,7 @@ def _training_obstacles(
             f"kernel, whose positions would be traced one by one"
         )
     yield from _model_obstacles(module)
-    if not isinstance(data.examples.inputs, Tensor) or data.loading.num_workers:
+    if not isinstance(data.examples.inputs, Tensor | StackedSamples) or data.loading.num_workers:
         yield "the data are read by workers"
     try:
         optimizer = local_optimizer(
@@ -92,6 +93,7 @@ def _model_obstacles(module: LocalModule) -> Iterator[str]:
         yield "with adapter.base_bits=8, programs would keep floats of all weights of the base"
     if module.unrepeatable is not None:
         yield module.unrepeatable
+    yield from module.acts_in_steps
 
 
 def _averages_some_states(module: LocalModule) -> bool:

@@ -173,6 +173,7 @@ class FusedTraining:
                 stage=stage._replace(trains=site.module.trained(stage, site.joint["params"])),
                 joint=site.joint,
                 clip=Clip(trainer.clip_value, by_value),
+                structure=getattr(site.data.examples.inputs, "spec", None),
             )
             for stage in site.algorithm.training_stages
         ]

@@ -5,10 +5,11 @@ in training: `trace.py` records the operators that it runs, and these are compil
 may depend on the values of tensors, and a step draws no numbers from Python.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from flfast.algorithms.contract import Context, LocalStage
 from flfast.datamodules.batches import Batch
@@ -17,6 +18,10 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_task import local_task
 from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, leaves, tree_map
+
+
+LEAF = "inputs."
+"""Beginning of the names of a sample's tensors in a batch."""
 
 
 class Clip(NamedTuple):
@@ -39,10 +44,10 @@ class LocalStep:
 
     They take four trees of tensors:
 
-    - state: `params`, `buffers`, `optimizer`, `loss` [], and with micro-batches `grads`.
+    - state: `params`, `buffers`, `optimizer`, `loss` [], `logged` by name [], and with micro-batches `grads`.
     - context: `server`, `client`, `start`, `facts`, `measured`, as in `Context`.
     - settings: `lr` [], float64.
-    - batch: `inputs` [B, ...], `targets` [B, ...]; `weights` [B], which sum to one and are zero
+    - batch: `inputs` [B, ...], or of samples one tensor each, `LEAF` and its number; `targets` [B, ...]; `weights` [B], which sum to one and are zero
       for padding; `num` [], the number of examples without padding; `share` [], the weight of a
       micro-batch in its local step.
 
@@ -52,6 +57,7 @@ class LocalStep:
         stage: stage of local training; `trains` names the parameters.
         joint: leaves that train beside the model, `{"params": ..., "buffers": ...}`.
         clip: gradient clipping.
+        structure: of the samples of a user's module; None: inputs are one tensor.
     """
 
     def __init__(
@@ -62,10 +68,12 @@ class LocalStep:
         stage: LocalStage,
         joint: Tree,
         clip: Clip = NO_CLIP,
+        structure: TreeSpec | None = None,
     ) -> None:
         self.model, self.algorithm = module.model, module.algorithm
         self.task_type, self.optimizer, self.clip = module.task_type, optimizer, clip
         self.trained, self.joint, self.stage = list(stage.trains or ()), joint, stage
+        self.logged, self._structure = module.logged_in_steps, structure
         self._with_gradient: list[str] = []
 
     def whole(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
@@ -112,15 +120,24 @@ class LocalStep:
                 name: p.detach().requires_grad_(name in self.trained)
                 for name, p in state["params"].items()
             }
-            examples = Batch(batch["inputs"], batch["targets"])
+            examples = Batch(self._inputs(batch), batch["targets"])
             loss, by_name = self._gradient(task, params, joint_buffers, examples, ctx, factor)
         num = batch["num"]
         if self.task_type.counts is not None:
             counted = self.task_type.num_counted(batch["targets"], batch["weights"])
             num = torch.as_tensor(counted).to(num.dtype)
         state["loss"].addcmul_(loss.detach(), num)
+        for name, total in state["logged"].items():
+            total.addcmul_(task.logged[name].to(total.dtype), num)
         self._with_gradient = list(by_name)
         return by_name
+
+    def _inputs(self, batch: Tree) -> Any:
+        """The inputs, or the user's own batch."""
+        if self._structure is None:
+            return batch["inputs"]
+        found = [batch[f"{LEAF}{place}"] for place in range(self._structure.num_leaves)]
+        return tree_unflatten(found, self._structure)
 
     def _gradient(
         self,

@@ -23,11 +23,10 @@ from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.programs import BoundStep
 from flfast.engines.fused.graph.trace import like
-from flfast.engines.fused.run.example_rows import ROWS
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import LocalSteps, StackSpan, local_steps, stack_spans
 from flfast.engines.fused.run.stack_width import auto_width
-from flfast.engines.fused.run.training_state import TrainingState, bare_result
+from flfast.engines.fused.run.training_state import TrainingState, bare_result, with_losses
 from flfast.engines.local_training import ClientStart, TrainedStack
 from flfast.state.plan import RoundPlan
 from flfast.state.transfer import to_device
@@ -88,7 +87,8 @@ class StackProgram:
                 context = self.client.reach_stage(self._state, 0, stage, client_id, context)
                 settings = self.client.settings(stage, context)
             trees = [self._state.slot(0, stage), context.trees, settings, batch]
-            step = programs.operators("whole", trees, dict(zip(ROWS, rows, strict=True)))
+            by_name = dict(zip(self.client.reader.names, rows, strict=True))
+            step = programs.operators("whole", trees, by_name)
             model = self.client.steps[stage].model
             widths.append(auto_width(step, model, num_examples=num_examples))
         return min(widths)
@@ -176,10 +176,8 @@ class StackProgram:
         ]
         first = 0
         for final in self._state.final_states(len(stack)):
-            losses = final["loss"].tolist()
-            own = slice(first, first + len(losses))
-            ended = zip(bare[own], losses, strict=True)
-            found = [one._replace(loss_sum=loss_sum) for one, loss_sum in ended]
+            own = slice(first, first + len(final["loss"]))
+            found = with_losses(bare[own], final)
             copies = partial(self._copies, found, stack[own], final)
             yield TrainedStack(found, model_weights(final), copies)
             first = own.stop
@@ -238,10 +236,11 @@ class StackProgram:
         for start in range(0, span.num, at_once):
             part = slice(start, start + at_once)
             real = np.arange(span.size) < sizes[part, :, None]
-            inputs, targets = self.client.reader.read_stack(indices[part], real, data)
+            read = self.client.reader.read_stack(indices[part], real, data)
             num = to_device(sizes[part], loss.device).to(loss.dtype)
             weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
-            yield {"weights": weights, "num": num, "inputs": inputs, "targets": targets}
+            by_name = dict(zip(self.client.reader.names, read, strict=True))
+            yield {"weights": weights, "num": num, **by_name}
 
 
 def _local_steps(data: Sequence[ClientDataModule], plans: Sequence[RoundPlan]) -> list[LocalSteps]:

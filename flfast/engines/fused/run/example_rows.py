@@ -10,14 +10,15 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.samples import StackedSamples, moved
+from flfast.engines.fused.graph.local_step import LEAF
 from flfast.engines.fused.graph.programs import BoundStep
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree
-
-ROWS = ("inputs", "targets")
 
 
 class StoredExamples:
@@ -27,10 +28,18 @@ class StoredExamples:
         self._examples = data.examples
         self.on_device = lru_cache(maxsize=None)(self._on_device)
 
-    def _on_device(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rows: of samples, one for each tensor of a sample."""
+        inputs = self._examples.inputs
+        if isinstance(inputs, StackedSamples):
+            return *(f"{LEAF}{place}" for place in range(len(inputs.leaves))), "targets"
+        return "inputs", "targets"
+
+    def _on_device(self, device: torch.device) -> tuple[Tensor | StackedSamples, Tensor]:
         """Inputs and targets [N, ...], on the device if they fit, otherwise on the CPU."""
         inputs, targets = self._examples.inputs, self._examples.targets
-        assert isinstance(inputs, Tensor)
+        assert isinstance(inputs, Tensor | StackedSamples)
         free_memory = getattr(torch.get_device_module(device), "mem_get_info", None)
         if free_memory is not None:
             free, _ = free_memory(device)
@@ -46,19 +55,21 @@ class ExampleReader:
         self, stored: StoredExamples, *, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._stored, self._dtype, self._device = stored, dtype, device
+        self.names = stored.names
 
     def read(self, order: np.ndarray, data: ClientDataModule, padding: int = 0) -> list[Tensor]:
-        """Inputs [M, ...] and targets [M, ...] of a client's examples, augmented.
+        """Inputs [M, ...] and targets [M, ...] of a client's examples, augmented; see `names`.
 
         `order` has the indices of M - padding examples; the values of the padding do not matter.
         """
         stored, _ = self._stored.on_device(self._device)
         index = to_device(order, stored.device)
-        inputs = stored.index_select(0, index).to(self._device)
-        inputs = data.augmented(inputs, dtype=self._dtype)
+        batch = moved(stored.index_select(0, index), self._device)
+        batch = data.augmented(batch, dtype=self._dtype)
+        rows = [batch] if isinstance(stored, Tensor) else tree_leaves(batch)
         if padding:
-            inputs = torch.cat([inputs, inputs[:1].expand(padding, *inputs.shape[1:])])
-        return [inputs, self.targets(order, padding)]
+            rows = [torch.cat([row, row[:1].expand(padding, *row.shape[1:])]) for row in rows]
+        return [*rows, self.targets(order, padding)]
 
     def targets(self, order: np.ndarray, padding: int = 0) -> Tensor:
         """Targets [M, ...] only; see `read`."""
@@ -88,7 +99,7 @@ class ExampleReader:
         places = np.zeros(shape, dtype=np.int64)  # positions in the concatenated parts
         for column, client in enumerate(clients):
             parts.append(self.read(index[:, column][real[:, column]], client))
-            num = len(parts[-1][1])
+            num = len(parts[-1][-1])
             places[:, column][real[:, column]] = np.arange(start, start + num)
             start += num
         chosen = to_device(places.reshape(-1), self._device)
@@ -104,7 +115,7 @@ class ExampleRows:
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
         """Rows by name, each [M, ...], of examples by index; values of padding do not matter."""
-        return dict(zip(ROWS, self._reader.read(order, self._data, padding), strict=True))
+        return dict(zip(self._reader.names, self._reader.read(order, self._data, padding), strict=True))
 
     def targets(self, order: np.ndarray, padding: int) -> Tree:
         """Rows without inputs."""

@@ -31,6 +31,7 @@ from flfast.engines.fused.run.training_state import (
     TrainingState,
     bare_result,
     step_lr,
+    with_losses,
 )
 from flfast.engines.local_training import ClientStart
 from flfast.state.plan import Batching, RoundPlan
@@ -96,8 +97,8 @@ class ClientProgram:
                 num_seen=sum(num_seen),
                 num_examples=max(num_examples),
                 num_steps=sum(num_steps),
-                loss_sum=float(final["loss"]),
             )
+            (bare,) = with_losses([bare], final)
             return self._state.whole(bare, start, tree_map(itemgetter(0), final))
 
     def reach_stage(
@@ -179,6 +180,7 @@ class ClientProgram:
         """Whether batches must keep their exact size, because padding would change the result."""
         step = self.steps[stage]
         splits = step.algorithm.splits_batches and step.task_type.separable
+        splits = splits and step.task_type.padded
         if not splits or "padding" in self._skipped:
             return True
         if stage not in self._exact:

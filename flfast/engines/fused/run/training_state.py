@@ -56,6 +56,10 @@ class TrainingState:
                     for stage, (step, trained) in enumerate(zip(steps, self._trained, strict=True))
                 },
                 "loss": torch.zeros((), dtype=loss_dtype, device=first.device),
+                "logged": {
+                    name: torch.zeros((), dtype=loss_dtype, device=first.device)
+                    for name in steps[0].logged
+                },
             }
             self.state = tree_map(self._repeat, one_client)
         self._grads: dict[int, Tree] = {}
@@ -115,7 +119,8 @@ class TrainingState:
                 if saved := start.optimizer_state:
                     lr = step_lr(start.context, step.stage)
                     step.optimizer.load(tree_map(itemgetter(place), states), saved, lr)
-        self.state["loss"][: len(starts)].zero_()
+        for total in (self.state["loss"], *leaves(self.state["logged"])):
+            total[: len(starts)].zero_()
 
     def final_states(self, num: int) -> Iterator[Tree]:
         """The states of the first `num` clients after training, on the CPU, leaves [S, ...].
@@ -150,12 +155,23 @@ def bare_result(
     num_seen: int,
     num_examples: int,
     num_steps: int,
-    loss_sum: float = 0.0,
 ) -> LocalResult:
     """A client's result without weights and optimizer state; see `LocalResult`, `Finished`."""
     context = start.context._replace(measured=tree_map(Tensor.cpu, measured))
     done = Finished({}, num_examples, num_steps, {})
-    return LocalResult(start.data.client_id, context, done, num_seen, loss_sum)
+    return LocalResult(start.data.client_id, context, done, num_seen, 0.0)
+
+
+def with_losses(results: Sequence[LocalResult], final: Tree) -> list[LocalResult]:
+    """Results with the losses, and what a module logged, of the clients' final states [S, ...]."""
+    sums = {name: total.tolist() for name, total in final["logged"].items()}
+    return [
+        one._replace(
+            loss_sum=loss_sum,
+            logged={n: sums[n][place] / max(one.num_seen, 1) for n in sums},
+        )
+        for place, (one, loss_sum) in enumerate(zip(results, final["loss"].tolist(), strict=True))
+    ]
 
 
 def step_lr(context: Context, stage: LocalStage) -> float:
