@@ -1,23 +1,32 @@
 """Makes examples of a Python program's data: tensors, arrays, Datasets, DataFrames."""
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch.core.hooks import DataHooks
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, Dataset, default_collate
 
+from flfast.api.own_batches import read_samples
 from flfast.api.own_dataset import is_dataset
 from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
 from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names, num_outputs
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import as_objects, missing_owners
+from flfast.datamodules.own_samples import Facts
 from flfast.datamodules.sources.table_files import index_columns
 from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import Clients, number_clients
+from flfast.setup.data_modules import Loaded, load, module_examples
+from flfast.setup.user_code import named
 from flfast.tasks.names import TaskName
+
+log = logging.getLogger(__name__)
 
 
 def read_data(
@@ -25,7 +34,8 @@ def read_data(
     test_data: Any,
     *,
     target: str | None,
-    client: str | None,
+    client: Any,
+    labels: Any = None,
     task: TaskName = "classification",
 ) -> Examples | Callable[..., Examples] | None:
     """The examples of `data`, followed by those of `test_data`; None without data.
@@ -34,7 +44,7 @@ def read_data(
         ConfigError: naming the argument, the problem, and what is allowed.
     """
     if data is None:
-        names = {"test_data": test_data, "target": target, "client": client}
+        names = {"test_data": test_data, "target": target, "client": client, "labels": labels}
         unused = next((name for name, value in names.items() if value is not None), None)
         if unused:
             raise ConfigError(f"{unused}= needs data=; {ALLOWED}")
@@ -43,6 +53,24 @@ def read_data(
         if test_data is not None:
             raise ConfigError("test_data=: an Examples names its own test set, in is_test")
         return data
+    is_own, facts = task == "module" and not is_frame(data), Facts(client, labels)
+    if isinstance(data, DataHooks) and test_data is not None:
+        raise ConfigError("test_data=: a DataModule has its own, in test_dataloader")
+    if target is not None and is_own:
+        raise ConfigError("target= names a column of a DataFrame; allowed with other data: labels=")
+    if is_own:
+        with refused(), named("data", type(data).__name__):
+            if isinstance(data, DataHooks):
+                return module_examples("data=", data, facts)
+            return read_samples(data, test_data, facts)
+    if labels is not None:
+        raise ConfigError("labels=: allowed with a LightningModule, and data that it reads itself")
+    batch_size = None
+    if isinstance(data, DataHooks):
+        with refused(), named("data", type(data).__name__):
+            data, test_data, batch_size = _pairs(load("data=", data))
+    if task == "module":
+        task = "classification" if _has_classes(data, target) else "regression"
     coded = Coded(data, test_data)
     if is_frame(data):
         check_names("data", data)
@@ -53,11 +81,24 @@ def read_data(
     train = reader.read("data", coded.data)
     test = None if test_data is None else reader.read("test_data", coded.test_data)
     try:
-        return _examples(train, test, task, coded)
+        return replace(_examples(train, test, task, coded), batch_size=batch_size)
     except ConfigError:
         raise
     except (ValueError, TypeError) as error:
         raise ConfigError(f"data=: {error}") from None
+
+
+def _pairs(found: Loaded) -> tuple[Any, Any, int]:
+    """Datasets of (input, target) for training and tests, of a DataModule, and its batch size."""
+    if found.train.collate is not default_collate or found.clients is not None:
+        raise ConfigError("data= has a collate_fn or clients; allowed: model= a LightningModule")
+    if found.val is not None:
+        log.warning("data=: its validation set is for a LightningModule; split.val is used")
+    return found.train.dataset, found.test and found.test.dataset, found.batch_size
+
+
+def _has_classes(frame: Any, target: str | None) -> bool:
+    return target not in frame.columns or getattr(frame[target].dtype, "kind", "O") != "f"
 
 
 def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:

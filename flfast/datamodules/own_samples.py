@@ -68,11 +68,11 @@ def own_examples(
     val: Part | None = None,
     *,
     facts: Facts = FACTS,
-    owned_tests: bool = False,
+    test_client: Any = None,
 ) -> Examples:
     """Examples of a user's Datasets: those for training, then for tests, then for validation.
 
-    Test samples are a central test set, unless `owned_tests` and they have clients, too.
+    Test samples are a central test set, unless `test_client` says whose they are, as `Facts` do.
 
     Raises:
         ValueError: if there is no sample, or clients or labels are not there.
@@ -84,7 +84,7 @@ def own_examples(
     labels, names = _labels(facts, train.dataset)
     if labels is not None:
         labels = np.append(labels, np.zeros(sum(sizes[1:]), np.int64))
-    clients = _clients(facts, train, test if owned_tests else None, sizes)
+    clients = _clients(facts, train, test and test.dataset, test_client)
     role = np.repeat(np.arange(3), sizes)
     return Examples(
         inputs=_joined(parts),
@@ -118,29 +118,21 @@ def _joined(parts: list[Part]) -> StackedSamples | CollatedSamples:
     return StackedSamples(tree_unflatten([*map(torch.cat, rows)], stacked[0].spec))
 
 
-def _clients(facts: Facts, train: Part, test: Part | None, sizes: list[int]) -> Clients | None:
-    """The clients of samples for training and tests; those of the others are not known."""
+def _clients(facts: Facts, train: Part, test: Any, test_client: Any) -> Clients | None:
+    """The clients of samples for training and tests, if they have some."""
     key, given = facts.keys[0], facts.client
     if given is None:
         return None
-    tests = np.full(sizes[1], None)
     names, where = values_of(key, given, train.dataset), f"{key}={_shown(given)}"
-    owned = test is not None and (callable(given) or _has(given, test.dataset))
-    if test is not None and owned:
-        tests = values_of(key, given, test.dataset)
-    is_test = np.arange(sum(sizes[:2])) >= sizes[0]
+    tests = np.full(0 if test is None else len(test), None)
+    if test_client is not None:
+        tests = values_of(key, test_client, test)
+    is_test = np.arange(len(names) + len(tests)) >= len(names)
     found = number_clients(np.append(names, tests), is_test, where=where)
     unknown = tests[found.owner[is_test] < 0]
-    if owned and len(unknown):
+    if test_client is not None and len(unknown):
         raise ValueError(f"{where}: {unknown[0]} has samples for tests only; allowed: for both")
     return found
-
-
-def _has(given: Any, data: Any) -> bool:
-    try:
-        return bool(len(values_of("", given, Subset(data, [0]))))
-    except ValueError:
-        return False
 
 
 def _labels(facts: Facts, data: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:
