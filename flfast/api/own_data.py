@@ -11,18 +11,16 @@ from lightning.pytorch.core.hooks import DataHooks
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, default_collate
 
-from flfast.api.own_batches import read_samples
 from flfast.api.own_dataset import is_dataset
 from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
 from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names, num_outputs
 from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import as_objects, missing_owners
-from flfast.datamodules.own_samples import Facts
 from flfast.datamodules.sources.table_files import index_columns
 from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import Clients, number_clients
-from flfast.setup.data_modules import Loaded, load, module_examples
+from flfast.setup.data_modules import load, read_samples
 from flfast.setup.user_code import named
 from flfast.tasks.names import TaskName
 
@@ -53,24 +51,25 @@ def read_data(
         if test_data is not None:
             raise ConfigError("test_data=: an Examples names its own test set, in is_test")
         return data
-    is_own, facts = task == "module" and not is_frame(data), Facts(client, labels)
-    if isinstance(data, DataHooks) and test_data is not None:
-        raise ConfigError("test_data=: a DataModule has its own, in test_dataloader")
-    if target is not None and is_own:
-        raise ConfigError("target= names a column of a DataFrame; allowed with other data: labels=")
-    if is_own:
-        with refused(), named("data", type(data).__name__):
-            if isinstance(data, DataHooks):
-                return module_examples("data=", data, facts)
-            return read_samples(data, test_data, facts)
-    if labels is not None:
-        raise ConfigError("labels=: allowed with a LightningModule, and data that it reads itself")
-    batch_size = None
-    if isinstance(data, DataHooks):
-        with refused(), named("data", type(data).__name__):
-            data, test_data, batch_size = _pairs(load("data=", data))
-    if task == "module":
-        task = "classification" if _has_classes(data, target) else "regression"
+    with refused(), named("data", type(data).__name__):
+        if isinstance(data, DataHooks) and test_data is not None:
+            raise ConfigError("test_data=: a DataModule has its own, in test_dataloader")
+        if task == "module" and not is_frame(data):
+            _refuse_unused(target=target)
+            return read_samples(data, test_data, client, labels)
+        _refuse_unused(labels=labels)
+        if isinstance(data, DataHooks):
+            data, test_data, size = _pairs(data)
+            found = _read_pairs(data, test_data, target, client, task)
+            return replace(found, batch_size=size)
+    return _read_pairs(data, test_data, target, client, task)
+
+
+def _read_pairs(
+    data: Any, test_data: Any, target: str | None, client: str | None, task: TaskName
+) -> Examples:
+    """The examples of inputs and targets."""
+    task = _task_of(data, target) if task == "module" else task
     coded = Coded(data, test_data)
     if is_frame(data):
         check_names("data", data)
@@ -81,24 +80,34 @@ def read_data(
     train = reader.read("data", coded.data)
     test = None if test_data is None else reader.read("test_data", coded.test_data)
     try:
-        return replace(_examples(train, test, task, coded), batch_size=batch_size)
+        return _examples(train, test, task, coded)
     except ConfigError:
         raise
     except (ValueError, TypeError) as error:
         raise ConfigError(f"data=: {error}") from None
 
 
-def _pairs(found: Loaded) -> tuple[Any, Any, int]:
+def _refuse_unused(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            about = {"target": "a DataFrame", "labels": "other data with a LightningModule"}[name]
+            raise ConfigError(f"{name}={value}: allowed with {about}")
+
+
+def _task_of(frame: Any, target: str | None) -> TaskName:
+    """The task of a DataFrame for a module, which reads its targets as they are."""
+    kind = getattr(frame[target].dtype, "kind", "O") if target in frame else "O"
+    return "regression" if kind == "f" else "classification"
+
+
+def _pairs(module: Any) -> tuple[Any, Any, int]:
     """Datasets of (input, target) for training and tests, of a DataModule, and its batch size."""
-    if found.train.collate is not default_collate or found.clients is not None:
+    train, test, val, batch_size, clients = load("data=", module)
+    if train.collate is not default_collate or clients is not None:
         raise ConfigError("data= has a collate_fn or clients; allowed: model= a LightningModule")
-    if found.val is not None:
-        log.warning("data=: its validation set is for a LightningModule; split.val is used")
-    return found.train.dataset, found.test and found.test.dataset, found.batch_size
-
-
-def _has_classes(frame: Any, target: str | None) -> bool:
-    return target not in frame.columns or getattr(frame[target].dtype, "kind", "O") != "f"
+    if val is not None:
+        log.warning("data=: a LightningModule would use its val_dataloader; split.val is used")
+    return train.dataset, test and test.dataset, batch_size
 
 
 def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:

@@ -83,6 +83,11 @@ def is_function(node: Mapping[str, Any]) -> bool:
     return bool(node.get("_partial_") or OWN in node)
 
 
+def default_batch_size(node: Mapping[str, Any]) -> Any:
+    """The batch size of a node of a DataModule, as most have one; None without it."""
+    return None if is_function(node) else node.get("batch_size")
+
+
 def passed(node: Mapping[str, Any]) -> dict[str, Any]:
     """A node of data without what a DataModule does not get: where clients and labels are."""
     return {k: v for k, v in node.items() if is_function(node) or k not in {"owner", "labels"}}

@@ -98,7 +98,7 @@ class ClientDataModule(L.LightningDataModule):
         return transform(inputs, dtype=dtype, rng=rng)
 
     def val_dataloader(self) -> EvalLoader:
-        """The client's validation examples; others validate on the central or all clients' ones."""
+        """The client's validation examples, or the central or all clients' ones."""
         central = len(self.data.central_val) > 0
         if central or self.data.pooled or self.client_id == self.data.server:
             return self.data.val_dataloader()

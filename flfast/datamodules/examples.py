@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
+from flfast.datamodules.samples import SampleTransform
 from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.forecasting import FACTS, OBJECTIVES
@@ -39,7 +40,8 @@ class Examples:
             float32 [N, C]. `multilabel`: 0 or 1, [N, C]. `survival`: time >= 0, and 1 for an event
             or 0 if it was not seen by then, float32 [N, 2]. `forecasting`: float32 [N, H + 3, C],
             see `flfast/tasks/forecasting.py`. `segmentation`: a class in [0, C) per pixel, or
-            `IGNORED`, integers [N, H, W]; 0 is the background. `module`: labels int64 [N], or zeros.
+            `IGNORED`, integers [N, H, W]; 0 is the background. `module`: int64 [N], labels
+            or zeros.
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels; 1 of
             `survival`.
         input_shape: shape of one input, without the batch dimension; () reads the first input.
@@ -75,7 +77,7 @@ class Examples:
     targets: Tensor
     num_classes: int
     input_shape: tuple[int, ...] = ()
-    transform: BatchTransform = AS_STORED
+    transform: BatchTransform | SampleTransform = AS_STORED
     is_test: np.ndarray | None = None
     owner: np.ndarray | None = None
     task: TaskName = "classification"

@@ -215,7 +215,9 @@ class FederatedDataModule(L.LightningDataModule):
     def poison(self, clients: Iterable[int], backdoor: Backdoor) -> None:
         """Give some training examples of some clients a trigger, before any training."""
         if self.examples.task == "module":
-            raise ValueError("a backdoor in the batches of a LightningModule; allowed: another model")
+            raise ValueError(
+                "a backdoor in the batches of a LightningModule; allowed: another model"
+            )
         changed = poisoned(self.examples, backdoor, clients, self.train_clients, seed=self.seed)
         self.backdoor = backdoor
         self.close()
@@ -279,7 +281,9 @@ class FederatedDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> EvalLoader:
         """The central validation set, or all clients' validation examples."""
-        return self.eval_loader(self.central_val if len(self.central_val) else self.splits["val"].indices)
+        return self.eval_loader(
+            self.central_val if len(self.central_val) else self.splits["val"].indices
+        )
 
     def test_dataloader(self) -> EvalLoader:
         """The central test set."""

@@ -67,10 +67,10 @@ class _LoaderFetch:
     def __init__(self, examples: Examples, loading: Loading) -> None:
         self._batches: list[list[int]] = []
         columns: Any = (examples.inputs, examples.targets)
-        own = isinstance(examples.inputs, StackedSamples | CollatedSamples)
+        own = isinstance(columns[0], StackedSamples | CollatedSamples)
         self._loader: DataLoader[Any] = DataLoader(
             StackDataset(*columns),
-            collate_fn=partial(_batch, examples.inputs) if own else None,
+            collate_fn=partial(_batch, columns[0]) if own else None,
             batch_sampler=self._batches,  # it may change between iterations
             num_workers=loading.num_workers,
             pin_memory=loading.pin_memory,

@@ -4,19 +4,26 @@ A batch is the user's own: a tensor, or a tuple, list or dict of tensors, nested
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
+from torch.testing import assert_close
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, StackDataset, TensorDataset, default_collate
 
 from flfast.datamodules.transforms import BatchTransform
+from flfast.state.machine import free_memory
+from flfast.state.randomness import same_generators
+
+_AT_ONCE = 1024
+_COMPARED = 16
+"""Samples that are read again, in pairs, to see whether their batches are equal."""
 
 
 def moved(batch: Any, device: torch.device) -> Any:
@@ -66,32 +73,105 @@ class StackedSamples(Dataset[Any]):
         return tree_unflatten([torch.stack(row) for row in rows], self.spec)
 
 
-Collate = Callable[[Sequence[Any]], Any]
-"""Joins samples into a batch."""
+class Part(NamedTuple):
+    """Samples for training, tests or validation: a map-style Dataset and what joins them."""
+
+    dataset: Any
+    collate: Callable[[Any], Any] = default_collate
 
 
 class CollatedSamples(Dataset[Any]):
-    """Samples that users' Datasets read, one at a time, and that a `collate_fn` joins.
+    """Samples that users' Datasets read, one at a time. A batch has samples of one part.
 
-    A batch has samples of one of the Datasets, such as that for tests, which has its own
-    `collate_fn`.
+    Attributes:
+        ends: number of the first sample behind each part.
     """
 
-    def __init__(self, *parts: tuple[Any, Collate]) -> None:
-        self.parts = parts
-        self._ends = [*accumulate(len(dataset) for dataset, _ in parts)]
+    def __init__(self, *parts: Part) -> None:
+        self.parts, self.ends = parts, [*accumulate(len(part.dataset) for part in parts)]
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self.ends[-1]
 
     def __getitem__(self, index: int) -> tuple[int, Any]:
         """The number of the part, and the sample."""
-        part = bisect_right(self._ends, index)
-        return part, self.parts[part][0][int(index) - ([0, *self._ends][part])]
+        part = bisect_right(self.ends, index)
+        return part, self.parts[part].dataset[index - [0, *self.ends][part]]
 
     def collate(self, samples: Sequence[tuple[int, Any]]) -> Any:
         """The batch of some samples."""
-        return self.parts[samples[0][0]][1]([sample for _, sample in samples])
+        return self.parts[samples[0][0]].collate([sample for _, sample in samples])
+
+    def rows(self, index: Sequence[int]) -> tuple[list[Tensor], Any]:
+        """The tensors of a batch and its structure; no tensors if they have no row a sample."""
+        samples = [self[number] for number in index]
+        try:
+            leaves, spec = tree_flatten(self.collate(samples))
+        except Exception:  # noqa: BLE001 - a user's function, perhaps for other batches
+            return [], None
+        plain = all(type(x) is Tensor and x.is_cpu and x.layout == torch.strided for x in leaves)
+        return (leaves if plain and all(len(x) == len(index) for x in leaves) else []), spec
+
+
+def samples_of(*parts: Part) -> StackedSamples | CollatedSamples:
+    """Samples in memory if they take a third of what is free, and each reading gives the same.
+
+    Otherwise, and if a batch is more than rows of its samples, they are read and joined each time.
+    The global generators are left as they were; what draws from them is random.
+    """
+    own = CollatedSamples(*parts)
+    with same_generators() as drawn, torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        found = _read(own)
+        equal = found is not None and all(_is_equal(found, own, pair) for pair in _pairs(own))
+        equal &= torch.equal(before, torch.get_rng_state())
+    return found if found is not None and equal and not drawn else own
+
+
+def _read(own: CollatedSamples) -> StackedSamples | None:
+    """All samples; None if batches are not rows of tensors of one shape, or do not fit."""
+    batches: list[list[Tensor]] = []
+    looks = set()
+    for number, part in enumerate(own.parts):
+        whole, start = _whole(part.dataset), own.ends[number] - len(part.dataset)
+        size = len(part.dataset) if whole else _AT_ONCE
+        for first in range(start, own.ends[number], size):
+            index = range(first, min(first + size, own.ends[number]))
+            leaves, spec = tree_flatten(whole) if whole else own.rows(index)
+            looks.add(str([spec, [(leaf.shape[1:], leaf.dtype) for leaf in leaves]]))
+            num_bytes = 0 if whole else sum(leaf.nbytes for leaf in leaves) // len(index)
+            if not leaves or len(looks) > 1 or num_bytes * len(own) > free_memory() // 3:
+                return None
+            batches.append(leaves)
+    joined = [row[0] if len(row) == 1 else torch.cat(row) for row in zip(*batches, strict=True)]
+    return StackedSamples(tree_unflatten(joined, spec))
+
+
+def _whole(data: Any) -> Any:
+    """All samples of a Dataset of torch's own over tensors in memory, as a batch; else None."""
+    parts: Any = data.datasets if type(data) is StackDataset else None
+    parts = [*data.tensors] if type(data) is TensorDataset else parts
+    leaves = tree_leaves(parts)
+    return parts if all(type(x) is Tensor and x.is_cpu and x.ndim for x in leaves) else None
+
+
+def _pairs(own: CollatedSamples) -> Iterator[np.ndarray]:
+    """Numbers of some samples of each part: of the first, and pairs."""
+    for stop, part in zip(own.ends, own.parts, strict=True):
+        num = len(part.dataset)
+        chosen = np.linspace(stop - num, stop - 1, min(num, _COMPARED)).astype(int)
+        yield from [chosen[:1], *np.array_split(chosen, -(-len(chosen) // 2))]
+
+
+def _is_equal(found: StackedSamples, own: CollatedSamples, index: np.ndarray) -> bool:
+    """Whether a batch is that of the user's own `collate_fn`, which reads it again."""
+    leaves, spec = own.rows(index.tolist())
+    picked = [leaf[torch.from_numpy(index)] for leaf in found.leaves]
+    try:
+        assert_close(picked, leaves, rtol=0, atol=0, equal_nan=True)
+    except AssertionError:
+        return False
+    return bool(spec == found.spec)
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,10 @@ def split_examples(
     if len(_client_of(names, names, owner)):  # each of its clients may be in its own process
         place = own_places(owner, number or 0, seed)
     shares: dict[str, np.ndarray | float]
-    shares = {"test": np.where(has_test, 0.0, split.test), "val": split.val if examples.is_val is None else 0.0}
+    shares = {
+        "test": np.where(has_test, 0.0, split.test),
+        "val": split.val if examples.is_val is None else 0.0,
+    }
     overlap = examples.overlap
     splits = split_clients(
         pool, owner, num_clients=num_clients, fractions=shares, place=place, overlap=overlap

@@ -21,7 +21,6 @@ from flfast.config.own import NOTHING, Own, is_function
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
-from flfast.datamodules.own_samples import Facts
 from flfast.datamodules.remote_data import RemoteData
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
@@ -83,8 +82,13 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
                 *(config.data.owner, name),
             )
     data.setup()
+    if data.examples.batch_size not in {None, config.batch_size}:
+        own_size = data.examples.batch_size
+        log.info("batch_size=%s, and train_dataloader has %d", config.batch_size, own_size)
     if len(data.central_val) and config.split.val:
-        log.info("split.val=%g holds out nothing: the data have a validation set", config.split.val)
+        log.info(
+            "split.val=%g holds out nothing: the data have a validation set", config.split.val
+        )
     is_marked = config.data.get("is_test") not in {None, "auto"} or data.examples.stride
     if own.client and not (is_marked or data.owner.any()) and config.data.get("test_fraction"):
         log.warning(
@@ -113,17 +117,18 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
             found = call_with(chosen, seed=seed, task=task)
             if isinstance(found, DataHooks):
-                found = module_examples(f"data={target}", found, _facts(config.data))
+                found = module_examples(f"data={target}", found, **_facts(config.data))
         allowed = "an Examples of flfast, or a LightningDataModule"
         return of_kind(found, Examples, f"data={target}", allowed=allowed)
 
     return source
 
 
-def _facts(node: DictConfig) -> Facts:
-    labels = node.get("labels")
-    read = instantiate(labels) if isinstance(labels, DictConfig) else labels
-    return Facts(node.get("owner"), read, ("data.owner", "data.labels"))
+def _facts(node: DictConfig) -> dict[str, Any]:
+    """Where a DataModule's samples have clients and labels."""
+    found = {"client": node.get("owner"), "labels": node.get("labels")}
+    read = {k: instantiate(v) if isinstance(v, DictConfig) else v for k, v in found.items()}
+    return {**read, "keys": ("data.owner", "data.labels")}
 
 
 def build_optimizer(
