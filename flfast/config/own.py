@@ -80,7 +80,8 @@ def _words(group: str, node: Mapping[str, Any]) -> list[str]:
 
 def is_function(node: Mapping[str, Any]) -> bool:
     """Whether a node of data gives a function that returns examples, or else a DataModule."""
-    return bool(node.get("_partial_") or OWN in node)
+    ours = str(node["_target_"]).startswith("flfast.")
+    return bool(node.get("_partial_") or OWN in node or ours)
 
 
 def default_batch_size(node: Mapping[str, Any]) -> Any:

@@ -111,6 +111,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.backdoor: Backdoor | None = None
         self.kinds: Kinds | None = None
         self._fetch: Fetch | None = None
+        self.central_val = np.zeros(0, np.int64)
         self._server_examples: dict[torch.dtype, Tree] = {}
 
     def setup(self, stage: str | None = None) -> None:

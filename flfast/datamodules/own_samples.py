@@ -13,7 +13,7 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import as_objects, missing_rows, refuse_missing
 from flfast.datamodules.samples import (
     CollatedSamples,
-    Part,
+    SamplePart,
     SampleTransform,
     StackedSamples,
     samples_of,
@@ -31,7 +31,9 @@ def as_samples(examples: Examples) -> Examples:
     assert not isinstance(transform, SampleTransform)
     return replace(
         examples,
-        inputs=StackedSamples(pair) if in_memory else CollatedSamples(Part(StackDataset(*pair))),
+        inputs=StackedSamples(pair)
+        if in_memory
+        else CollatedSamples(SamplePart(StackDataset(*pair))),
         task="module",
         transform=SampleTransform(transform),
         rescaled=None,
@@ -51,9 +53,9 @@ def _labelled(labels: np.ndarray | None, num: int) -> dict[str, Any]:
 
 
 def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
-    train: Part,
-    test: Part | None = None,
-    val: Part | None = None,
+    train: SamplePart,
+    test: SamplePart | None = None,
+    val: SamplePart | None = None,
     *,
     client: Any = None,
     test_client: Any = None,
@@ -140,8 +142,9 @@ def _last(sample: Any) -> np.ndarray:
     """The number that is a sample's last part; an empty array if that is no number."""
     parts = [*sample.values()] if isinstance(sample, Mapping) else sample
     last = parts[-1] if isinstance(parts, (tuple, list)) and parts else None
-    is_number = isinstance(last, (int, np.generic, np.ndarray, Tensor)) and np.size(last) == 1
-    return np.asarray(last).reshape(()) if is_number else np.empty(0)
+    is_value = isinstance(last, (int, np.generic, np.ndarray, Tensor))
+    found = np.asarray(last) if is_value else np.empty(0)
+    return found.reshape(()) if found.size == 1 else np.empty(0)
 
 
 def values_of(key: str, given: Any, data: Any) -> np.ndarray:
@@ -161,10 +164,11 @@ def values_of(key: str, given: Any, data: Any) -> np.ndarray:
         except (KeyError, IndexError, TypeError) as error:
             if callable(given):
                 raise
-            parts = [*data[0]] if isinstance(data[0], Mapping) else type(data[0]).__name__
+            is_dict = isinstance(data[0], Mapping)
+            parts = ", ".join(data[0]) if is_dict else f"0 to {len(data[0]) - 1}"
             raise ValueError(
                 f"{key}={given}: allowed: an attribute of the Dataset with a value for each "
-                f"sample, or a key or index of a sample, which is {parts}"
+                f"sample, or a key or index of a sample, which holds {parts}"
             ) from error
     if len(found) != len(data):
         num = f"{len(found)} values for {len(data)} samples"

@@ -73,7 +73,7 @@ class StackedSamples(Dataset[Any]):
         return tree_unflatten([torch.stack(row) for row in rows], self.spec)
 
 
-class Part(NamedTuple):
+class SamplePart(NamedTuple):
     """Samples for training, tests or validation: a map-style Dataset and what joins them."""
 
     dataset: Any
@@ -87,7 +87,7 @@ class CollatedSamples(Dataset[Any]):
         ends: number of the first sample behind each part.
     """
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *parts: SamplePart) -> None:
         self.parts, self.ends = parts, [*accumulate(len(part.dataset) for part in parts)]
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class CollatedSamples(Dataset[Any]):
         return (leaves if plain and all(len(x) == len(index) for x in leaves) else []), spec
 
 
-def samples_of(*parts: Part) -> StackedSamples | CollatedSamples:
+def samples_of(*parts: SamplePart) -> StackedSamples | CollatedSamples:
     """Samples in memory if they take a third of what is free, and each reading gives the same.
 
     Otherwise, and if a batch is more than rows of its samples, they are read and joined each time.

@@ -74,14 +74,15 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
             shift=instantiate(config.shift),
             client=own.client,
         )
-        named_owner = config.data.get("owner") not in {None, "auto"}
-        if named_owner and not asks_for(data.partition, "owner"):
-            name = config.partition["_target_"].rpartition(".")[2]
-            log.warning(
-                "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
-                *(config.data.owner, name),
-            )
     data.setup()
+    named_owner = config.data.get("owner") not in {None, "auto"}
+    named_owner |= data.examples.datamodule is not None and data.examples.owner is not None
+    if named_owner and not asks_for(data.partition, "owner"):
+        name = config.partition["_target_"].rpartition(".")[2]
+        log.warning(
+            "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
+            *(config.data.get("owner", "clients"), name),
+        )
     if data.examples.batch_size not in {None, config.batch_size}:
         own_size = data.examples.batch_size
         log.info("batch_size=%s, and train_dataloader has %d", config.batch_size, own_size)

@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.own_samples import own_examples, values_of
-from flfast.datamodules.samples import Part
+from flfast.datamodules.samples import SamplePart
 from flfast.state.environment import integer
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ _ALLOWED = (
 class Loaded(NamedTuple):
     """What is behind a DataModule's loaders, and its clients, if it has some."""
 
-    train: Part
-    test: Part | None
-    val: Part | None
+    train: SamplePart
+    test: SamplePart | None
+    val: SamplePart | None
     batch_size: int
     clients: Any
 
@@ -99,8 +99,8 @@ def read_samples(data: Any, test_data: Any, client: Any, labels: Any) -> Example
             tests = client if len(values_of("client", client, Subset(test, [0]))) else None
         except ValueError:
             tests = None
-    client, test = client if clients is None else clients, test and Part(test)
-    return own_examples(Part(train), test, client=client, test_client=tests, labels=labels)
+    client, test = client if clients is None else clients, test and SamplePart(test)
+    return own_examples(SamplePart(train), test, client=client, test_client=tests, labels=labels)
 
 
 def _dataset(where: str, data: Any) -> tuple[Any, list[Any] | None]:
@@ -128,7 +128,7 @@ def _of_clients(where: str, clients: Mapping[Any, Any]) -> tuple[Any, list[Any]]
     return ConcatDataset(clients.values()), names
 
 
-def _part(where: str, module: Any, role: str) -> tuple[Part, int] | None:
+def _part(where: str, module: Any, role: str) -> tuple[SamplePart, int] | None:
     """The part and the batch size of a loader that draws each sample of its Dataset once."""
     name = f"{role}_dataloader"
     if not is_overridden(name, module, parent=DataHooks):
@@ -152,7 +152,7 @@ def _part(where: str, module: Any, role: str) -> tuple[Part, int] | None:
             f"{where} draws by {type([*odd, sampler][0]).__name__}, and clients draw each sample "
             f"once; allowed: shuffle=True or False, and weights in the loss"
         )
-    return Part(dataset, found.collate_fn), found.batch_size or 1
+    return SamplePart(dataset, found.collate_fn), found.batch_size or 1
 
 
 def _first(where: str, loaders: Any, *, alone: bool) -> Any:
