@@ -95,13 +95,14 @@ class OwnStepModule(LocalModule):
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
         """Note what the last epoch logged in hooks, and metric objects."""
         for name, value in found.items():
-            forked = name.removesuffix("_step").removesuffix("_epoch")
-            if not {name, forked} & self.logged.keys():
-                self.logged[name] = value.detach(), 1
+            column = column_of(name)
+            forked = column.removesuffix("_step").removesuffix("_epoch")
+            if not {column, forked} & self.logged.keys():
+                self.logged[column] = value.detach(), 1
 
     def read_logged(self) -> dict[str, float]:
         """Mean of each logged value over the examples of the local training."""
-        return {column_of(n): float(total) / num for n, (total, num) in self.logged.items()}
+        return {name: float(total) / num for name, (total, num) in self.logged.items()}
 
     def configured(self) -> Any:
         """What the Trainer gets of `configure_optimizers`."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flfast.lit.own_step_module import OwnStepModule
 
 Logged = dict[str, Tensor]
-"""Logged values by name, each []."""
+"""Logged values by the names of their columns, each []."""
 
 
 class Link:
@@ -111,7 +111,7 @@ class UserModule(L.LightningModule):
             link.results.log(of, name, value, on_step=False, on_epoch=True, **about)
             return
         if link.logged is not None and isinstance(value, Tensor) and reduce in {"mean", torch.mean}:
-            link.logged.setdefault(name, value.detach())
+            link.logged.setdefault(column_of(name), value.detach())
         if not link.silent:
             super().log(name, value, *args, **options)
 
