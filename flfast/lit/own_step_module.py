@@ -16,7 +16,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of
+from flfast.lit.user_module import UserModule, column_of, has_validation
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -49,12 +49,17 @@ class OwnStepModule(LocalModule):
         link = self.model.link
         link.local = self
         try:
-            dtype, step = dtype_of_module(self.model), self.model.own("validation_step")
-            validates = step.__func__ is not L.LightningModule.validation_step
+            dtype, validates = dtype_of_module(self.model), has_validation(self.model)
             yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
             link.local = None
             self._log_epochs(self.model.trainer.callback_metrics)
+
+    def on_train_start(self) -> None:
+        """See `LocalModule`. A client without validation examples has nothing to monitor."""
+        super().on_train_start()
+        for config in self.model.trainer.lr_scheduler_configs:
+            config.strict = False
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:
         """See `LocalModule`."""

@@ -180,6 +180,12 @@ def _nan(like: Tensor, *given: Any, **named: Any) -> Tensor:
     return torch.full((), torch.nan, dtype=like.dtype, device=like.device)
 
 
+def has_validation(model: UserModule) -> bool:
+    """Whether the module has a `validation_step`."""
+    step: Any = model.own("validation_step")
+    return step.__func__ is not L.LightningModule.validation_step
+
+
 def adopt(module: L.LightningModule) -> UserModule:
     """The same module, in place, as one that a run can train."""
     kind = type(module)
@@ -200,8 +206,13 @@ def released(module: UserModule) -> L.LightningModule:
 
 def is_user_module(model: nn.Module) -> bool:
     """Whether a model is a LightningModule that says itself how it trains."""
-    step = getattr(type(model), "training_step", None)
-    return isinstance(model, L.LightningModule) and step is not L.LightningModule.training_step
+    return steps_itself(type(model))
+
+
+def steps_itself(kind: type) -> bool:
+    """Whether this is the class of such modules."""
+    is_module = issubclass(kind, L.LightningModule)
+    return is_module and kind.training_step is not L.LightningModule.training_step
 
 
 _STAGES = re.compile(r"(train|val|valid|validation|test)[/_](?=.)")
