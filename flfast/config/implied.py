@@ -1,9 +1,12 @@
 """Overrides that follow from typed ones: defaults that these exclude give way. Torch-free."""
 
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from flfast.config.composition import CONF
@@ -18,7 +21,9 @@ def implied(words: Sequence[str]) -> list[str]:
     Setting `local_steps` unsets `local_epochs`, and back; likewise the others of `_EITHER`. Who
     sets both gets the message about them. A key that is set to null implies nothing. An option
     that replaces that of an experiment is not given the experiment's keys that it does not have.
-    Who names the column of clients gets these clients, unless a partition is chosen.
+    Who names the column of clients gets these clients, unless a partition is chosen. A model that
+    is a LightningModule with a step of its own brings its task and, unless one is chosen, its
+    optimizer.
 
     >>> implied(["rounds=3", "local_steps=5"]), implied(["local_steps=5", "local_epochs=null"])
     (['local_epochs=null'], [])
@@ -39,7 +44,44 @@ def implied(words: Sequence[str]) -> list[str]:
     named = typed.get("data.owner", "null") not in {"null", "auto"}
     clients = ["partition=natural"] if named and "partition" not in chosen_now else []
     left_over = [word for word in _left_over(typed, chosen, recipes) if word not in words]
-    return [*clients, *_excluded(typed, chosen_now), *left_over]
+    return [*_of_module(words, typed), *clients, *_excluded(typed, chosen_now), *left_over]
+
+
+def _of_module(words: Sequence[str], typed: Mapping[str, str]) -> list[str]:
+    option, target = typed.get("model", ""), typed.get("model._target_", "")
+    for folder in [] if target else _folders(words):
+        path = folder / "model" / f"{option}.yaml"
+        node: Any = OmegaConf.load(path) if path.is_file() else {}
+        target = node.get("_target_", target)
+    if option != "lightning" and not trains_itself(target):
+        return []
+    found = [] if "task" in typed else ["task=module"]
+    return found if "optimizer" in typed else [*found, "optimizer=module"]
+
+
+def _folders(words: Sequence[str]) -> Iterator[Path]:
+    """Folders with a user's own config groups, as the words name them."""
+    for place, word in enumerate(words):
+        flag, _, value = word.partition("=")
+        if flag in {"--config-dir", "-cd"}:
+            yield Path(value or next(iter(words[place + 1 :]), ""))
+        elif flag == "hydra.searchpath":
+            yield from (Path(part) for part in re.findall(r"file://([^,\]'\"]+)", value))
+
+
+def trains_itself(target: str) -> bool:
+    """Whether a dotted path names a LightningModule with a step of its own; imports its module."""
+    if not target or target.startswith(("flfast.", "torch.", "???")):
+        return False
+    try:
+        found = get_object(target)
+    except Exception:  # noqa: BLE001 - the check of the config says what is wrong
+        return False
+    if "lightning" not in sys.modules:
+        return False
+    from flfast.lit.user_module import steps_itself  # imports torch
+
+    return isinstance(found, type) and steps_itself(found)
 
 
 def _excluded(typed: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[str]:

@@ -93,6 +93,8 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: Task
     )
     if not task.separable and (splits or single):
         raise ValueError(f"task={task.name} {why}")
+    if task.name == "module" and splits and not plan.batching.accumulate > 1:
+        raise ValueError(f"a LightningModule {splits}")
     whole_model = algorithm.fold is None and algorithm.stages == (LocalStage(),)
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"] or not whole_model):
         splits = (

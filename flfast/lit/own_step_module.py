@@ -16,7 +16,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of
+from flfast.lit.user_module import UserModule, column_of, has_validation, on_own_rank
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -49,12 +49,18 @@ class OwnStepModule(LocalModule):
         link = self.model.link
         link.local = self
         try:
-            dtype, step = dtype_of_module(self.model), self.model.own("validation_step")
-            validates = step.__func__ is not L.LightningModule.validation_step
-            yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
+            dtype, validates = dtype_of_module(self.model), has_validation(self.model)
+            with on_own_rank(self.model):
+                yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
             link.local = None
             self._log_epochs(self.model.trainer.callback_metrics)
+
+    def on_train_start(self) -> None:
+        """See `LocalModule`. A client without validation examples has nothing to monitor."""
+        super().on_train_start()
+        for config in self.model.trainer.lr_scheduler_configs:
+            config.strict = False
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:
         """See `LocalModule`."""
@@ -95,13 +101,14 @@ class OwnStepModule(LocalModule):
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
         """Note what the last epoch logged in hooks, and metric objects."""
         for name, value in found.items():
-            forked = name.removesuffix("_step").removesuffix("_epoch")
-            if not {name, forked} & self.logged.keys():
-                self.logged[name] = value.detach(), 1
+            column = column_of(name)
+            forked = column.removesuffix("_step").removesuffix("_epoch")
+            if not {column, forked} & self.logged.keys():
+                self.logged[column] = value.detach(), 1
 
     def read_logged(self) -> dict[str, float]:
         """Mean of each logged value over the examples of the local training."""
-        return {column_of(n): float(total) / num for n, (total, num) in self.logged.items()}
+        return {name: float(total) / num for name, (total, num) in self.logged.items()}
 
     def configured(self) -> Any:
         """What the Trainer gets of `configure_optimizers`."""

@@ -6,7 +6,7 @@ Lightning's; only what a local step computes passes through `OwnStepModule`.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flfast.lit.own_step_module import OwnStepModule
 
 Logged = dict[str, Tensor]
-"""Logged values by name, each []."""
+"""Logged values by the names of their columns, each []."""
 
 
 class Link:
@@ -111,7 +111,7 @@ class UserModule(L.LightningModule):
             link.results.log(of, name, value, on_step=False, on_epoch=True, **about)
             return
         if link.logged is not None and isinstance(value, Tensor) and reduce in {"mean", torch.mean}:
-            link.logged.setdefault(name, value.detach())
+            link.logged.setdefault(column_of(name), value.detach())
         if not link.silent:
             super().log(name, value, *args, **options)
 
@@ -165,19 +165,34 @@ class UnknownIndex:
 
 
 @contextmanager
-def uncounted(module: nn.Module) -> Iterator[None]:
-    """Metric objects within a module count nothing in this context, and are NaN."""
+def _changed_metrics(module: nn.Module, **values: Any) -> Iterator[None]:
     metrics = [part for part in module.modules() if isinstance(part, Metric)]
     with ExitStack() as stack:
         for metric in metrics:
-            for name in ("update", "forward", "compute"):
-                nan = partial(_nan, next(module.parameters()))
-                stack.enter_context(patch.object(metric, name, nan))
+            for name, value in values.items():
+                stack.enter_context(patch.object(metric, name, value))
         yield
+
+
+def uncounted(module: nn.Module) -> AbstractContextManager[None]:
+    """Metric objects within a module count nothing in this context, and are NaN."""
+    nan = partial(_nan, next(module.parameters()))
+    return _changed_metrics(module, update=nan, forward=nan, compute=nan)
+
+
+def on_own_rank(module: nn.Module) -> AbstractContextManager[None]:
+    """Metric objects within a module do not wait for other ranks, which have other clients."""
+    return _changed_metrics(module, sync_on_compute=False, _to_sync=False)
 
 
 def _nan(like: Tensor, *given: Any, **named: Any) -> Tensor:
     return torch.full((), torch.nan, dtype=like.dtype, device=like.device)
+
+
+def has_validation(model: UserModule) -> bool:
+    """Whether the module has a `validation_step`."""
+    step: Any = model.own("validation_step")
+    return step.__func__ is not L.LightningModule.validation_step
 
 
 def adopt(module: L.LightningModule) -> UserModule:
@@ -200,8 +215,13 @@ def released(module: UserModule) -> L.LightningModule:
 
 def is_user_module(model: nn.Module) -> bool:
     """Whether a model is a LightningModule that says itself how it trains."""
-    step = getattr(type(model), "training_step", None)
-    return isinstance(model, L.LightningModule) and step is not L.LightningModule.training_step
+    return steps_itself(type(model))
+
+
+def steps_itself(kind: type) -> bool:
+    """Whether this is the class of such modules."""
+    is_module = issubclass(kind, L.LightningModule)
+    return is_module and kind.training_step is not L.LightningModule.training_step
 
 
 _STAGES = re.compile(r"(train|val|valid|validation|test)[/_](?=.)")

@@ -189,7 +189,7 @@ def _of_model(
     )
     if trial is not None:
         module.unrepeatable = trial.unrepeatable
-        module.logged_in_steps = trial.logged_in_steps
+        module.logged_in_steps, module.validates = trial.logged_in_steps, trial.monitors
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)
@@ -284,5 +284,7 @@ def quiet_lightning() -> None:
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
+    # Local training validates only where asked.
+    warnings.filterwarnings("ignore", message="You defined a `validation_step` but have no")
     # Ranks need no srun: this is said wherever SLURM is installed.
     warnings.filterwarnings("ignore", message="The `srun` command is available")

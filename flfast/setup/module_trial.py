@@ -14,7 +14,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule, has_validation
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
@@ -32,12 +32,14 @@ class ModuleTrial(NamedTuple):
         optimizer: makes optimizers as the module does.
         logged: names of what it measures in evaluation, a loss first.
         logged_in_steps: names of numbers that `training_step` logs.
+        monitors: whether a scheduler watches a metric of validation.
         unrepeatable: why its steps are no program; None if they are, as far as it shows.
     """
 
     optimizer: ModuleOptimizer
     logged: tuple[str, ...]
     logged_in_steps: tuple[str, ...]
+    monitors: bool
     unrepeatable: str | None
 
 
@@ -45,11 +47,13 @@ class _OneStep(L.Callback):
     """Ends training after a batch, and keeps what the module has configured."""
 
     configured: tuple[Any, ...] = ()
+    monitors = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keep optimizers and schedulers."""
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         self.configured = tuple(trainer.optimizers), tuple(schedulers)
+        self.monitors = any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
 
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
         """End the training."""
@@ -79,7 +83,7 @@ def try_module(
         precision=precision,
         max_epochs=config.local_epochs or -1,
         max_steps=steps or -1,
-        limit_val_batches=0,
+        limit_val_batches=1,
         num_sanity_val_steps=0,
         inference_mode=False,
         logger=False,
@@ -91,7 +95,8 @@ def try_module(
     with torch.random.fork_rng(devices=[]), same_generators():
         with named("model", target):
             copy = deepcopy(model)
-            loaders = client_loaders(client, deque(), dtype_of_module(copy))
+            dtype, validates = dtype_of_module(copy), has_validation(copy)
+            loaders = client_loaders(client, deque(), dtype, validates=validates)
             trainer.fit(copy, datamodule=loaders)
         with named("model", target):
             found = {
@@ -105,7 +110,7 @@ def try_module(
     if not names:
         log.warning("model=%s: has no test_step or validation_step, so nothing is measured", target)
     if not model.automatic_optimization:
-        return ModuleTrial(optimizer, names, (), "the module optimizes by hand")
+        return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
     logged: Logged = {}
     why = None
@@ -118,7 +123,7 @@ def try_module(
     if noticed and why is None:
         why = f"the model {noticed[0]}, which programs do not"
     logged = {name: value for name, value in logged.items() if not value.isnan()}
-    return ModuleTrial(optimizer, names, tuple(logged), why)
+    return ModuleTrial(optimizer, names, tuple(logged), last.monitors, why)
 
 
 def _order(name: str) -> bool:

@@ -161,6 +161,8 @@ def object_capabilities(
     if not data.examples.task_type.separable:
         whole = ("one objective", "single losses")
         says |= breaking("its loss compares the examples of a batch", *whole)
+    if data.examples.task == "module":
+        says |= breaking("a step gives one loss of a batch", "one objective", "single losses")
     return {
         f"task={data.examples.task}": says,
         "algorithm": bare,
