@@ -104,13 +104,10 @@ def test_the_same_samples_are_the_same_run(tmp_path):
 
 
 def test_a_data_module_in_a_run(tmp_path):
-    run = trained(tmp_path, "run", "partition.num_clients=3", "checkpoint.every=1", data=Data())
+    run = trained(tmp_path, "run", "partition.num_clients=3", data=Data())
     config = (tmp_path / "run" / ".hydra" / "config.yaml").read_text()
     assert "\nbatch_size: 6\n" in config
     assert run.history["val/acc"].notna().all()
-    again = flfast.Run(tmp_path / "run", data=Data(), model=Net())
-    found = again.evaluate("split=global", "checkpoint=last")
-    assert found["global/acc"] == run.history["global/acc"].iloc[-1]
 
 
 def test_the_batch_size_of_a_loader_is_a_default(tmp_path):
