@@ -64,7 +64,7 @@ def data_source(config: DictConfig) -> Callable[..., Examples]:
 
 def given_task(config: DictConfig) -> TaskName | None:
     """The task that the config names, which a source gets that asks for it."""
-    return None if config.task == "auto" else config.task
+    return None if config.task in {"auto", "module"} else config.task
 
 
 def _key(config: DictConfig) -> str:
