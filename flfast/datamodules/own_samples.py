@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,38 +18,29 @@ from flfast.datamodules.samples import (
     StackedSamples,
     samples_of,
 )
+from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import Clients, number_clients, number_names
 
 _MOST_LABELS = 1000
-"""Integers below this, or below the number of samples, are labels as they are."""
 
 
 def as_samples(examples: Examples) -> Examples:
     """The same examples for a module, in batches [inputs, targets]; labels are their classes."""
     pair: Any = [examples.inputs, examples.targets]
-    in_memory, transform = isinstance(examples.inputs, Tensor), examples.transform
-    assert not isinstance(transform, SampleTransform)
-    return replace(
-        examples,
-        inputs=StackedSamples(pair)
-        if in_memory
-        else CollatedSamples(SamplePart(StackDataset(*pair))),
-        task="module",
-        transform=SampleTransform(transform),
-        rescaled=None,
-        **_labelled(examples.classes, len(examples.targets)),
-    )
+    inputs: Any = CollatedSamples(SamplePart(StackDataset(*pair)))
+    inputs = StackedSamples(pair) if isinstance(examples.inputs, Tensor) else inputs
+    transform: Any = SampleTransform(cast(BatchTransform, examples.transform))
+    about = _labelled(examples.classes, len(examples.targets))
+    given = replace(examples, rescaled=None)
+    return replace(given, inputs=inputs, task="module", transform=transform, **about)
 
 
 def _labelled(labels: np.ndarray | None, num: int) -> dict[str, Any]:
-    """Labels [M] as targets of `num` examples; the others' are 0."""
-    found = (
-        None if labels is None else torch.from_numpy(np.append(labels, [0] * (num - len(labels))))
-    )
-    return {
-        "targets": torch.zeros(num, dtype=torch.int64) if found is None else found,
-        "labels": found,
-    }
+    """Labels [M] as those of `num` examples, the last ones of which have none."""
+    targets = torch.zeros(num, dtype=torch.int64)
+    if labels is not None:
+        targets[: len(labels)] = torch.from_numpy(labels)
+    return {"targets": targets, "labels": None if labels is None else targets}
 
 
 def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
@@ -80,36 +71,34 @@ def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
     parts = [part for part in (train, test, val) if part is not None]
     if not all(len(part.dataset) for part in parts):
         raise ValueError("a Dataset has no sample; allowed: one or more")
-    role = np.repeat(
-        np.arange(3), [0 if p is None else len(p.dataset) for p in (train, test, val)]
-    )
-    known, names = _labels(keys[1], labels, train.dataset)
-    owners = None
+    num_train, num_test, num_val = (len(p.dataset) if p else 0 for p in (train, test, val))
+    role = np.repeat(np.arange(3), [num_train, num_test, num_val])
+    known, class_names = _labels(keys[1], labels, train.dataset)
+    about = _labelled(known, len(role))
     if client is not None:
-        tests = np.full((role == 1).sum(), None)
+        tests = np.full(num_test, None)
         if test is not None and test_client is not None:
             tests = values_of(keys[0], test_client, test.dataset)
-        own = values_of(keys[0], client, train.dataset)
-        owners = _clients(f"{keys[0]}={_shown(client)}", own, tests)
+        names = np.append(values_of(keys[0], client, train.dataset), tests)
+        found = _clients(f"{keys[0]}={_shown(client)}", names, role[role < 2] == 1)
+        about["owner"] = np.append(found.owner, np.full(num_val, -1))
+        about["client_names"] = found.names
     return Examples(
         inputs=samples_of(*parts),
-        num_classes=1 if known is None else int(known.max()) + 1,
+        num_classes=int(about["targets"].max()) + 1,
         transform=SampleTransform(),
         is_test=role == 1,
         is_val=None if val is None else role == 2,
-        owner=None if owners is None else np.append(owners.owner, np.full((role == 2).sum(), -1)),
         task="module",
-        class_names=names,
-        client_names=() if owners is None else owners.names,
-        **_labelled(known, len(role)),
+        class_names=class_names,
+        **about,
     )
 
 
-def _clients(where: str, train: np.ndarray, tests: np.ndarray) -> Clients:
-    """The clients of samples for training, and for tests, if any of these has one."""
-    is_test = np.arange(len(train) + len(tests)) >= len(train)
-    found = number_clients(np.append(train, tests), is_test, where=where)
-    unknown = [name for name in tests[found.owner[is_test] < 0] if name is not None]
+def _clients(where: str, names: np.ndarray, is_test: np.ndarray) -> Clients:
+    """The clients of samples for training and tests, if any of these has one."""
+    found = number_clients(names, is_test, where=where)
+    unknown = [name for name in names[found.owner < 0] if name is not None]
     if unknown:
         raise ValueError(f"{where}: {unknown[0]} has samples for tests only; allowed: for both")
     return found
@@ -120,7 +109,7 @@ def _labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[s
     if given is None:
         columns = (_column(data, name) for name in ("targets", "labels"))
         found = next((column for column in columns if column is not None), None)
-        if found is None and _last(data[0]).dtype.kind in "iu":
+        if found is None and _are_numbers(_last(data[0])):
             found = np.array([_last(data[number]) for number in range(len(data))])
         is_known = found is not None and found.ndim == 1 and _are_numbers(found)
         return (found.astype(np.int64) if is_known and found is not None else None), ()
@@ -134,7 +123,8 @@ def _labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[s
 
 
 def _are_numbers(labels: np.ndarray) -> bool:
-    most = max(len(labels), _MOST_LABELS)
+    """Whether these are labels as they are: integers from 0, not much larger than their number."""
+    most = max(labels.size, _MOST_LABELS)
     return labels.dtype.kind in "iub" and bool(labels.min() >= 0 and labels.max() < most)
 
 
@@ -164,11 +154,10 @@ def values_of(key: str, given: Any, data: Any) -> np.ndarray:
         except (KeyError, IndexError, TypeError) as error:
             if callable(given):
                 raise
-            is_dict = isinstance(data[0], Mapping)
-            parts = ", ".join(data[0]) if is_dict else f"0 to {len(data[0]) - 1}"
+            parts = [*data[0]] if isinstance(data[0], Mapping) else len(data[0])
             raise ValueError(
                 f"{key}={given}: allowed: an attribute of the Dataset with a value for each "
-                f"sample, or a key or index of a sample, which holds {parts}"
+                f"sample, or a key or index of a sample, which has {parts}"
             ) from error
     if len(found) != len(data):
         num = f"{len(found)} values for {len(data)} samples"

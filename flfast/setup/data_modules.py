@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from lightning.pytorch.core.hooks import DataHooks
@@ -37,14 +37,8 @@ _ALLOWED = (
 )
 
 
-class Loaded(NamedTuple):
-    """What is behind a DataModule's loaders, and its clients, if it has some."""
-
-    train: SamplePart
-    test: SamplePart | None
-    val: SamplePart | None
-    batch_size: int
-    clients: Any
+Loaded = tuple[SamplePart, SamplePart | None, SamplePart | None, int, Any]
+"""For training, tests and validation; the batch size of training; and clients, if there are."""
 
 
 def load(where: str, module: Any) -> Loaded:
@@ -66,7 +60,7 @@ def load(where: str, module: Any) -> Loaded:
     if isinstance(clients, Mapping):
         dataset, clients = _of_clients(f"{where}: clients", clients)
         part = part._replace(dataset=dataset)
-    return Loaded(part, test and test[0], val and val[0], batch_size, clients)
+    return part, test and test[0], val and val[0], batch_size, clients
 
 
 def module_examples(where: str, module: Any, client: Any = None, **options: Any) -> Examples:
@@ -77,8 +71,8 @@ def module_examples(where: str, module: Any, client: Any = None, **options: Any)
     """
     train, test, val, batch_size, clients = load(where, module)
     client = clients if client is None else client
-    own = None if isinstance(module, nn.Module) else module
     found = own_examples(train, test, val, client=client, **options)
+    own = None if isinstance(module, nn.Module) else module
     return replace(found, datamodule=own, batch_size=batch_size)
 
 

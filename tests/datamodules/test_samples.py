@@ -317,7 +317,7 @@ def test_labels_are_found_where_they_are(dataset, labels):
     ("options", "said"),
     [
         ({"client": "where"}, "client=where: allowed: an attribute of the Dataset"),
-        ({"client": "where"}, "which holds x, site, y"),
+        ({"client": "where"}, "which has "),
         ({"labels": ["a"]}, "labels=a list: 1 values for 5 samples; allowed: one for each"),
         ({"client": ["a", None, "a", "a", "a"]}, "client=a list: 1 of 10 values are missing"),
         ({"labels": ["a", None, "a", "a", "a"]}, "labels=a list: 1 of 5 values are missing"),
