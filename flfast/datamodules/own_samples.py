@@ -109,10 +109,9 @@ def _labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[s
     if given is None:
         columns = (_column(data, name) for name in ("targets", "labels"))
         found = next((column for column in columns if column is not None), None)
-        if found is None and _are_numbers(_last(data[0])):
+        if found is None and _last(data[0]) is not None:
             found = np.array([_last(data[number]) for number in range(len(data))])
-        is_known = found is not None and found.ndim == 1 and _are_numbers(found)
-        return (found.astype(np.int64) if is_known and found is not None else None), ()
+        return (None if found is None or not _are_numbers(found) else found.astype(np.int64)), ()
     values, where = values_of(key, given, data), f"{key}={_shown(given)}"
     refuse_missing(where, missing_rows(values))
     plain = np.array(values.tolist())
@@ -128,13 +127,14 @@ def _are_numbers(labels: np.ndarray) -> bool:
     return labels.dtype.kind in "iub" and bool(labels.min() >= 0 and labels.max() < most)
 
 
-def _last(sample: Any) -> np.ndarray:
-    """The number that is a sample's last part; an empty array if that is no number."""
+def _last(sample: Any) -> int | None:
+    """The integer that is a sample's last part; None if that is no integer."""
     parts = [*sample.values()] if isinstance(sample, Mapping) else sample
     last = parts[-1] if isinstance(parts, (tuple, list)) and parts else None
-    is_value = isinstance(last, (int, np.generic, np.ndarray, Tensor))
-    found = np.asarray(last) if is_value else np.empty(0)
-    return found.reshape(()) if found.size == 1 else np.empty(0)
+    last = last.detach().cpu() if isinstance(last, Tensor) else last
+    known = isinstance(last, (int, np.generic, np.ndarray, Tensor))
+    found = np.asarray(last if known else [])
+    return int(found.reshape(())) if found.size == 1 and found.dtype.kind in "iu" else None
 
 
 def values_of(key: str, given: Any, data: Any) -> np.ndarray:
