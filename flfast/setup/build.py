@@ -76,8 +76,8 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
         )
     data.setup()
     named_owner = config.data.get("owner") not in {None, "auto"}
-    named_owner |= data.examples.datamodule is not None and data.examples.owner is not None
-    if named_owner and not asks_for(data.partition, "owner"):
+    named_owner |= data.examples.datamodule is not None
+    if named_owner and data.examples.owner is not None and not asks_for(data.partition, "owner"):
         name = config.partition["_target_"].rpartition(".")[2]
         log.warning(
             "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",

@@ -1,7 +1,7 @@
 """A user's own data as those of a LightningModule: DataModules, Datasets, and parts of samples."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -99,9 +99,14 @@ def read_samples(data: Any, test_data: Any, client: Any, labels: Any) -> Example
 
 def _dataset(where: str, data: Any) -> tuple[Any, list[Any] | None]:
     """A map-style Dataset, and the client of each sample if it has a part for each client."""
-    parts = [*data.values()] if isinstance(data, Mapping) else data
-    if isinstance(parts, (list, tuple)) and parts and all(isinstance(p, Dataset) for p in parts):
-        return _of_clients(where, data if isinstance(data, Mapping) else dict(enumerate(data)))
+    named = data if isinstance(data, Mapping) else {}
+    if isinstance(data, (list, tuple)) and all(isinstance(part, Dataset) for part in data):
+        named = dict(enumerate(data))
+    arrays_or_lists = [p for p in named.values() if hasattr(p, "ndim") or isinstance(p, Sequence)]
+    if named and not arrays_or_lists:
+        if {"train", "test"} <= named.keys():
+            raise ValueError(f"{where}: train and test are no clients; allowed: test_data=")
+        return _of_clients(where, named)
     arrays = isinstance(data, list) and all(isinstance(p, (Tensor, np.ndarray)) for p in data)
     if arrays or isinstance(data, (Mapping, tuple)):
         try:

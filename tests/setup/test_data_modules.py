@@ -192,6 +192,23 @@ def test_a_dataset_for_each_client_is_taken_as_it_is():
     assert numbered.client_names == ()
 
 
+class Bare:
+    """A Dataset that has no class of torch's, as those of the library datasets."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return DATA[index]
+
+
+def test_datasets_of_any_class_are_those_of_clients():
+    found = read_samples({"b": Bare(), "a": Bare()}, None, None, None)
+    assert found.client_names == ("a", "b")
+    with pytest.raises(ValueError, match="data=: train and test are no clients; allowed: test_d"):
+        read_samples({"train": Bare(), "test": Bare()}, None, None, None)
+
+
 def test_test_samples_that_say_whose_they_are_are_the_clients_own():
     data = {"x": X, "who": [*"abcabcabcabc"]}
     assert read_samples(data, data, "who", None).owner.tolist() == [0, 1, 2] * 8
