@@ -58,7 +58,9 @@ class Measured(Plain):
     def test_step(self, batch):
         self.accuracy(self(batch[0]), batch[1])
         self.log("test/acc", self.accuracy)
-        self.log_dict({"test/loss": self.loss(batch), "test/share of 0": (batch[1] == 0).float().mean()})
+        self.log_dict(
+            {"test/loss": self.loss(batch), "test/share of 0": (batch[1] == 0).float().mean()}
+        )
 
 
 class Dropped(Plain):
@@ -99,7 +101,10 @@ class Plateau(Plain):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.trainer.model.parameters(), lr=0.1)
         rates = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "monitor": "val/loss"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": rates, "monitor": "val/loss"},
+        }
 
 
 class ByHand(Plain):

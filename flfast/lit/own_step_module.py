@@ -16,7 +16,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, has_validation, on_own_rank
+from flfast.lit.user_module import UserModule, column_of, on_own_rank, overrides
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -49,7 +49,10 @@ class OwnStepModule(LocalModule):
         link = self.model.link
         link.local = self
         try:
-            dtype, validates = dtype_of_module(self.model), has_validation(self.model)
+            dtype, validates = (
+                dtype_of_module(self.model),
+                overrides(self.model, "validation_step"),
+            )
             with on_own_rank(self.model):
                 yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
@@ -119,7 +122,6 @@ class OwnStepModule(LocalModule):
         if found is not None:
             self.optimizer = found
         return configured
-
 
     @property
     def trained_by_name(self) -> dict[str, torch.nn.Parameter]:

@@ -13,7 +13,13 @@ import flfast
 from flfast.engines.eager import EagerTraining
 from flfast.state.randomness import generator, seed_torch
 
-DATA = ("data=synthetic", "data.num_examples=72", "data.num_test=24", "data.shape=[8]", "data.num_clients=3")
+DATA = (
+    "data=synthetic",
+    "data.num_examples=72",
+    "data.num_test=24",
+    "data.shape=[8]",
+    "data.num_clients=3",
+)
 DATA = (*DATA, "data.num_classes=3", "partition=iid", "partition.min_samples=2")
 SMALL = (*DATA, "partition.num_clients=3", "batch_size=5", "local_epochs=2", "rounds=2")
 QUIET = ("trainer.devices=1", "logger=csv")
