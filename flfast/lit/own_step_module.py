@@ -47,7 +47,7 @@ class OwnStepModule(LocalModule):
     ) -> Iterator[tuple[L.LightningModule, L.LightningDataModule]]:
         """The user's module, as a part of this local training."""
         link = self.model.link
-        link.local = self
+        link.local, link.round_idx = self, data.round_idx
         try:
             dtype, validates = (
                 dtype_of_module(self.model),
@@ -56,7 +56,7 @@ class OwnStepModule(LocalModule):
             with on_own_rank(self.model):
                 yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
-            link.local = None
+            link.local, link.round_idx = None, 0
             self._log_epochs(self.model.trainer.callback_metrics)
 
     def on_train_start(self) -> None:

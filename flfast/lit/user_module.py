@@ -28,6 +28,7 @@ class Link:
     """What a module in a run belongs to. Copies of the module belong to nothing.
 
     Attributes:
+        round_idx: the round of a local training, from 1; 0 outside of one.
         local: the local training whose Trainer fits the module; None outside of a run.
         logged: values that the current call of a step logs; None while nobody reads them.
         silent: whether Lightning does not hear of this call, and metric objects do not count it.
@@ -36,6 +37,7 @@ class Link:
     """
 
     def __init__(self) -> None:
+        self.round_idx = 0
         self.local: OwnStepModule | None = None
         self.logged: Logged | None = None
         self.silent = self.recorded = False
@@ -139,7 +141,7 @@ class UserModule(L.LightningModule):
     @property
     def trainer(self) -> Any:
         """Lightning's Trainer."""
-        self._is_read("trainer")
+        self.is_read("self.trainer")
         return super().trainer
 
     @trainer.setter
@@ -149,13 +151,13 @@ class UserModule(L.LightningModule):
     @property
     def current_epoch(self) -> int:
         """The epoch within the local training."""
-        self._is_read("current_epoch")
+        self.is_read("self.current_epoch")
         return super().current_epoch
 
     @property
     def global_step(self) -> int:
         """The step within the local training."""
-        self._is_read("global_step")
+        self.is_read("self.global_step")
         return super().global_step
 
 
@@ -198,6 +200,17 @@ def _nan(like: Tensor, *_: Any, **__: Any) -> Tensor:
 def overrides(model: UserModule, name: str) -> bool:
     """Whether the user's class has its own method of a name."""
     return getattr(type(model).__mro__[2], name) is not getattr(L.LightningModule, name)
+
+
+def round_number(module: L.LightningModule) -> int:
+    """The round that a module trains in, from 1; 0 outside of a run.
+
+    Its own counts, `current_epoch` and `global_step`, are within the local training.
+    """
+    if not isinstance(module, UserModule):
+        return 0
+    module.is_read("the round")
+    return module.link.round_idx
 
 
 def adopt(module: L.LightningModule) -> UserModule:

@@ -166,6 +166,7 @@ def test_engines_are_equal(run, kind):
     [
         (modules.Annealed, "current_epoch"),
         (modules.Numbered, "batch_idx"),
+        (modules.ByRound, "the round"),
         (modules.ByHand, "by hand"),
         (modules.ByEpoch, "schedulers"),
         (modules.Hooked, "on_before_optimizer_step"),
@@ -219,6 +220,13 @@ def test_ranks_do_not_wait_for_each_others_metrics(tmp_path, monkeypatch):
     columns = ["train/loss", "global/acc", "local/acc", "val/loss"]
     one, two = (run.history[columns].iloc[-1].tolist() for run in found)
     assert one == pytest.approx(two, rel=1e-5)
+
+
+def test_a_module_knows_the_round(run):
+    modules.ByRound.rounds.clear()
+    run(modules.ByRound, "engine=eager", "local_steps=1", "rounds=3")
+    assert [n for n in modules.ByRound.rounds if n] == [n for n in (1, 2, 3) for _ in range(3)]
+    assert flfast.round_number(modules.Plain()) == 0
 
 
 def test_the_users_object_stays_as_it_is(run):
