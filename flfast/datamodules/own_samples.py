@@ -29,7 +29,7 @@ def as_samples(examples: Examples) -> Examples:
     pair: Any = [examples.inputs, examples.targets]
     inputs: Any = CollatedSamples(SamplePart(StackDataset(*pair)))
     inputs = StackedSamples(pair) if isinstance(examples.inputs, Tensor) else inputs
-    transform: Any = SampleTransform(cast(BatchTransform, examples.transform))
+    transform: Any = SampleTransform(inputs=cast(BatchTransform, examples.transform))
     about = _labelled(examples.classes, len(examples.targets))
     given = replace(examples, rescaled=None)
     return replace(given, inputs=inputs, task="module", transform=transform, **about)
