@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from flfast.datamodules.samples import (
     StackedSamples,
     samples_of,
 )
-from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import Clients, number_clients, number_names
 
 _MOST_LABELS = 1000
@@ -29,7 +28,7 @@ def as_samples(examples: Examples) -> Examples:
     pair: Any = [examples.inputs, examples.targets]
     inputs: Any = CollatedSamples(SamplePart(StackDataset(*pair)))
     inputs = StackedSamples(pair) if isinstance(examples.inputs, Tensor) else inputs
-    transform: Any = SampleTransform(inputs=cast(BatchTransform, examples.transform))
+    transform = SampleTransform(inputs=examples.transform)
     about = _labelled(examples.classes, len(examples.targets))
     given = replace(examples, rescaled=None)
     return replace(given, inputs=inputs, task="module", transform=transform, **about)
