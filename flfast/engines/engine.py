@@ -295,6 +295,13 @@ class Engine:
         plan, together = for_evaluation(plan), self.site.divides_batches(plan)
         return self._evaluation.predict(server, plan, passes, together=together)
 
+    def measure(
+        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
+    ) -> dict[str, GroupMetrics]:
+        """Metrics of chosen evaluation sets, by the steps of a user's module."""
+        assert isinstance(self._evaluation, ModuleEvaluation)
+        return self._evaluation.measure(server, for_evaluation(plan), passes)
+
     def personal_weights(self, server: Tree, client_id: int) -> Tree:
         """Weights of a client's own model; the client's state must be on this rank."""
         return self._evaluation.personal_weights([client_id], server, together=False)[client_id]

@@ -1,6 +1,6 @@
 """Evaluates a saved run: predictions and metrics of every example of the chosen sets."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,12 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
     if split == "test" and run.saved.config.finetune_epochs:
         passes.append(_FINETUNED)
     named = run.data.client_names
-    predicted = run.engine.predict(run.server, run.plan, passes)
+    predicted: list[tuple[EvaluationDataModule, Any]]
+    if run.components.module.task_type.name == "module":
+        measured = run.engine.measure(run.server, run.plan, passes)
+        predicted = [(EvaluationDataModule(run.data, names), measured) for names in passes]
+    else:
+        predicted = run.engine.predict(run.server, run.plan, passes)
     found = refused(
         lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)]
     )
@@ -87,14 +92,17 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
 
 
 def _sets(
-    data: EvaluationDataModule, predictions: Statistics, clients: tuple[str, ...]
+    data: EvaluationDataModule, predictions: Any, clients: tuple[str, ...]
 ) -> list[EvaluatedSet]:
+    """`predictions` are `Statistics`; of a user's module `GroupMetrics` by set."""
     examples, found = data.data.examples, []
     task_type, names = examples.task_type, examples.class_names
     for name, part in data.sets.items():
-        metrics = set_metrics(task_type, predictions, part)
+        own = task_type.name == "module"
+        metrics = predictions.get(name) if own else set_metrics(task_type, predictions, part)
         if metrics is not None:
-            chosen = {key: value[part.positions].cpu() for key, value in predictions.items()}
+            kept = {} if own else predictions
+            chosen = {key: value[part.positions].cpu() for key, value in kept.items()}
             facts = (task_type, chosen, metrics, names, clients)
             windows = (examples.stride or 1, examples.horizon)
             numbers = data.indices[part.positions]

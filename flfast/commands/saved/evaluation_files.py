@@ -79,7 +79,8 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
     shown = sorted(names, key=lambda name: name != headline)
     table = empty_table([""], ["examples", *shown])
     for part, columns in zip(sets, rows, strict=True):
-        cells = [value(name, columns.get(f"{part.name}/{name}", float("nan"))) for name in shown]
+        names = [f"{part.name}/{name}" for name in shown]
+        cells = [value(name, columns.get(name, float("nan"))) for name in names]
         table.add_row(f"{part.name}/", str(len(part.examples)), *cells)
     return table
 
@@ -105,7 +106,8 @@ def write_all(
     text = json.dumps({**about, "metrics": metrics_of(sets)}, indent=1)
     with naming(folder), replacing(folder) as place:
         (place / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
-        _write_predictions(place, sets, table)
+        if sets[0].predictions:
+            _write_predictions(place, sets, table)
         _write_clients(place / "clients.csv", sets)
         if draw := CHARTS.get(sets[0].task_type.name):
             draw(place, sets, title=about["title"])

@@ -16,6 +16,7 @@ from flfast.lit.user_loaders import evaluation_batches
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights, write_weights
+from flfast.tasks.names import headline, in_order
 
 _Groups = dict[int, dict[str, float]]
 """What was measured, by group, such as a client, and name."""
@@ -31,11 +32,21 @@ class ModuleEvaluation(Evaluation):
         self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; see `Evaluation`."""
-        if not self._site.module.task_type.logged:
+        return self.measure(server, plan, self._passes, fraction=fraction)
+
+    def measure(
+        self,
+        server: Tree,
+        plan: RoundPlan,
+        passes: Sequence[tuple[str, ...]],
+        fraction: float = 1.0,
+    ) -> dict[str, GroupMetrics]:
+        """Metrics of chosen sets."""
+        if not self._site.module.task_type.metrics:
             return {}
         limit = self._site.trainers.trainer(plan).test_limit
         found: dict[str, tuple[EvaluationSet, _Groups]] = {}
-        for names in self._passes:
+        for names in passes:
             data = self._whole(names, limit=limit, fraction=fraction)
             for name, part in data.sets.items():
                 weights = self._weights(name, data, part, server, plan)
@@ -43,8 +54,7 @@ class ModuleEvaluation(Evaluation):
                 own = dict(self._measured(data, part, weights, plan, validation=validation))
                 ranks = gather(self._site.world, own, f"metrics of {name}")
                 found[name] = part, {k: v for rank in ranks for k, v in rank.items()}
-        names = self._site.module.task_type.logged
-        return {name: _as_metrics(part, groups, names) for name, (part, groups) in found.items()}
+        return {name: _as_metrics(part, groups) for name, (part, groups) in found.items()}
 
     def _weights(
         self,
@@ -90,14 +100,15 @@ class ModuleEvaluation(Evaluation):
         model.to("cpu")
 
 
-def _as_metrics(part: EvaluationSet, found: _Groups, names: Sequence[str]) -> GroupMetrics:
+def _as_metrics(part: EvaluationSet, found: _Groups) -> GroupMetrics:
     groups = part.groups.tolist()
     num = torch.from_numpy(np.bincount(part.place, minlength=len(groups)))
-    names = [*dict.fromkeys((*names, *(name for one in found.values() for name in one)))]
+    names = in_order(name for one in found.values() for name in one)
     values = {
         name: torch.tensor([found[k].get(name, torch.nan) for k in groups], dtype=torch.float64)
         for name in names
     }
-    headline = names[0] if names else "loss"
-    values = values or {headline: torch.full((len(groups),), torch.nan, dtype=torch.float64)}
-    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, headline)
+    first = headline(names) or "loss"
+    values = values or {first: torch.full((len(groups),), torch.nan, dtype=torch.float64)}
+    others = tuple(name for name in names if name != first)
+    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, first, others=others)
