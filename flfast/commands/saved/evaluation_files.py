@@ -1,6 +1,7 @@
 """What an evaluation shows and writes: metrics, predictions, confusion matrices, clients."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -77,11 +78,12 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
     names = dict.fromkeys(column.partition("/")[2] for row in rows for column in row)
     headline = sets[0].metrics.headline
     shown = sorted(names, key=lambda name: name != headline)
-    table = empty_table([""], ["examples", *shown])
-    for part, columns in zip(sets, rows, strict=True):
-        names = [f"{part.name}/{name}" for name in shown]
-        cells = [value(name, columns.get(name, float("nan"))) for name in names]
-        table.add_row(f"{part.name}/", str(len(part.examples)), *cells)
+    table = empty_table([""], [f"{part.name}/" for part in sets])
+    table.add_row("examples", *(str(len(part.examples)) for part in sets))
+    for name in shown:
+        columns = [f"{part.name}/{name}" for part in sets]
+        cells = (value(c, row.get(c, math.nan)) for c, row in zip(columns, rows, strict=True))
+        table.add_row(Text(name), *cells)
     return table
 
 

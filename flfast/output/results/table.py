@@ -89,7 +89,8 @@ class RoundTable:
     def _add_columns(self, rows: Iterable[Row]) -> bool:
         known = {*self._columns}
         new = [*dict.fromkeys(name for row in rows for name in row if name not in known)]
-        at = max((n for n, c in enumerate(self._columns, 1) if is_metric(c)), default=2)
+        places = [n for n, c in enumerate(self._columns, 1) if is_metric(c) or c == "train/loss"]
+        at = max(places, default=0)
         self._columns[at:at] = [c for c in new if is_metric(c) or c.startswith("train/")]
         self._columns += [name for name in new if name not in self._columns]
         return bool(new)
