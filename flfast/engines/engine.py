@@ -27,7 +27,7 @@ from flfast.distributed.client_state_placement import fetch_states, return_state
 from flfast.distributed.world import ALONE, World, common_spec, gather
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_evaluation import ModuleEvaluation
+from flfast.engines.evaluation.module_evaluation import Measured, ModuleEvaluation
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
@@ -295,9 +295,7 @@ class Engine:
         plan, together = for_evaluation(plan), self.site.divides_batches(plan)
         return self._evaluation.predict(server, plan, passes, together=together)
 
-    def measure(
-        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
-    ) -> dict[str, GroupMetrics]:
+    def measure(self, server: Tree, plan: RoundPlan, passes: list[tuple[str, ...]]) -> Measured:
         """Metrics of chosen evaluation sets, by the steps of a user's module."""
         assert isinstance(self._evaluation, ModuleEvaluation)
         return self._evaluation.measure(server, for_evaluation(plan), passes)

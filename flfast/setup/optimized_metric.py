@@ -89,7 +89,7 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         _check_metric(setting, metric, sets, task_type)
     own = {m for m in chosen.values() if not falls(m) and m.partition("/")[2] not in ALL_METRICS}
     if own and task_type.name == "module":
-        log.info("%s: larger is better, as no word of the name says else", ", ".join(sorted(own)))
+        log.info("larger is better: %s; see docs/reports.md", ", ".join(sorted(own)))
     holdout, epochs = config.sampler.get("holdout_clients", 0), config.finetune_epochs
     if epochs and sets.isdisjoint({"finetuned", "new_finetuned"}):
         raise ValueError(

@@ -30,17 +30,8 @@ METRICS: dict[TaskName, tuple[str, ...]] = {
 
 ALL_METRICS = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
 
-HEADLINES: dict[TaskName, str] = {
-    "classification": "accuracy",
-    "language": "accuracy",
-    "regression": "loss",
-    "multilabel": "accuracy",
-    "survival": "concordance",
-    "forecasting": "mase",
-    "segmentation": "dice",
-    "module": "loss",
-}
-"""The metric that models of a task are compared by."""
+SCORES = ("accuracy", "concordance", "mase", "dice")
+"""The metrics that runs are compared by where they measure one; else by a loss; see `headline`."""
 
 _FALLING = (
     *("loss", "error", "err", "mae", "mse", "rmse", "mase", "mape", "smape", "msle", "crps"),
@@ -50,9 +41,6 @@ _FALLING = (
 """Words in names of metrics of which a smaller value is better."""
 
 _WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-
-SCORES = tuple(dict.fromkeys(name for name in HEADLINES.values() if name != "loss"))
-"""The metrics that runs are compared by where they measure one; else by a loss."""
 
 CLIENT_METRICS = {
     "accuracy": "an accuracy",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.tasks.names import HEADLINES, METRICS, TaskName, headline
+from flfast.tasks.names import METRICS, TaskName, headline
 
 IGNORED = -100
 """The target of a position where nothing is to predict; torch's `ignore_index`."""
@@ -72,7 +72,7 @@ class TaskType:
     @property
     def headline(self) -> str:
         """The metric that models are compared by."""
-        return headline(self.logged[1] or self.logged[2]) or HEADLINES[self.name]
+        return headline(METRICS[self.name] or self.logged[1] or self.logged[2]) or "loss"
 
     def num_counted(self, targets: Tensor, given: Tensor | None = None) -> Tensor | int:
         """Targets of a batch that count: all examples, or the tokens that are not ignored.

@@ -77,12 +77,9 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
     if split == "test" and run.saved.config.finetune_epochs:
         passes.append(_FINETUNED)
     named = run.data.client_names
-    predicted: list[tuple[EvaluationDataModule, Any]]
-    if run.components.module.task_type.name == "module":
-        measured = run.engine.measure(run.server, run.plan, passes)
-        predicted = [(EvaluationDataModule(run.data, names), measured) for names in passes]
-    else:
-        predicted = run.engine.predict(run.server, run.plan, passes)
+    measures = run.components.module.task_type.name == "module"
+    predict: Any = run.engine.measure if measures else run.engine.predict
+    predicted = predict(run.server, run.plan, passes)
     found = refused(
         lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)]
     )

@@ -81,8 +81,8 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
     table = empty_table([""], [f"{part.name}/" for part in sets])
     table.add_row("examples", *(str(len(part.examples)) for part in sets))
     for name in shown:
-        columns = [f"{part.name}/{name}" for part in sets]
-        cells = (value(c, row.get(c, math.nan)) for c, row in zip(columns, rows, strict=True))
+        found = zip((f"{part.name}/{name}" for part in sets), rows, strict=True)
+        cells = (value(column, row.get(column, math.nan)) for column, row in found)
         table.add_row(Text(name), *cells)
     return table
 

@@ -1,6 +1,6 @@
 """Evaluation of a user's LightningModule: each group of each set by the module's own steps."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from flfast.tasks.names import headline, in_order
 _Groups = dict[int, dict[str, float]]
 """What was measured, by group, such as a client, and name."""
 
+Measured = list[tuple[EvaluationDataModule, dict[str, GroupMetrics]]]
+"""Sets of each pass, and their metrics by name."""
+
 
 class ModuleEvaluation(Evaluation):
     """See `Evaluation`. Groups are divided over the ranks; a client's state lives on one of them.
@@ -32,29 +35,28 @@ class ModuleEvaluation(Evaluation):
         self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; see `Evaluation`."""
-        return self.measure(server, plan, self._passes, fraction=fraction)
+        found = self.measure(server, plan, self._passes, fraction=fraction)
+        return {name: metrics for _, sets in found for name, metrics in sets.items()}
 
     def measure(
-        self,
-        server: Tree,
-        plan: RoundPlan,
-        passes: Sequence[tuple[str, ...]],
-        fraction: float = 1.0,
-    ) -> dict[str, GroupMetrics]:
-        """Metrics of chosen sets."""
+        self, server: Tree, plan: RoundPlan, passes: Iterable[tuple[str, ...]], fraction: float = 1
+    ) -> Measured:
+        """The sets of every pass, and their metrics; see `Evaluation.predict`."""
         if not self._site.module.task_type.metrics:
-            return {}
+            return []
         limit = self._site.trainers.trainer(plan).test_limit
-        found: dict[str, tuple[EvaluationSet, _Groups]] = {}
+        found: Measured = []
         for names in passes:
             data = self._whole(names, limit=limit, fraction=fraction)
+            found.append((data, {}))
             for name, part in data.sets.items():
                 weights = self._weights(name, data, part, server, plan)
                 validation = name.removeprefix("personal_") == "val"
                 own = dict(self._measured(data, part, weights, plan, validation=validation))
                 ranks = gather(self._site.world, own, f"metrics of {name}")
-                found[name] = part, {k: v for rank in ranks for k, v in rank.items()}
-        return {name: _as_metrics(part, groups) for name, (part, groups) in found.items()}
+                groups = {k: v for rank in ranks for k, v in rank.items()}
+                found[-1][1][name] = _as_metrics(part, groups)
+        return found
 
     def _weights(
         self,
@@ -111,4 +113,4 @@ def _as_metrics(part: EvaluationSet, found: _Groups) -> GroupMetrics:
     first = headline(names) or "loss"
     values = values or {first: torch.full((len(groups),), torch.nan, dtype=torch.float64)}
     others = tuple(name for name in names if name != first)
-    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, first, others=others)
+    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, first, others)

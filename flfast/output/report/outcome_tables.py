@@ -13,6 +13,8 @@ from flfast.output.results.settings import SEED, flat_settings
 from flfast.output.results.statistics import mean_interval
 from flfast.tasks.names import SCORES
 
+_VIEWS = ("global", "local", "personal", "val", "personal_val")
+
 NO_NUMBERS = "no numbers"
 """Cell of a run that has finished and wrote no rows."""
 
@@ -80,10 +82,12 @@ def costs(run: RunRecord) -> tuple[float, float]:
 
 def metric_columns(runs: Sequence[RunRecord], most: int | None = None) -> list[str]:
     """Columns of scores and losses; of users' modules of `most` of their metrics, or of all."""
-    names = score_names([run.history for run in runs])
-    names = [*SCORES] if {*names} <= {*SCORES} else names[:most]
-    views = ("global", "local", "personal", "val", "personal_val")
-    return [f"{view}/{name}" for name in (*names, "loss") for view in views]
+    histories = [run.history for run in runs]
+    found = score_names(histories)
+    known = {*found} <= {*SCORES}
+    names = (*SCORES, "loss") if known else (*found[:most], "loss")
+    columns = [f"{view}/{name}" for name in names for view in _VIEWS]
+    return [column for column in columns if known or is_measured(histories, column)]
 
 
 def _measured_metrics(content: Content) -> list[str]:
