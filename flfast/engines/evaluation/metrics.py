@@ -24,7 +24,8 @@ class GroupMetrics(NamedTuple):
         weight: weight of each group in a mean over groups, float64 [G]: the targets that count.
         values: every metric of each group [G], by name; NaN for empty groups.
         pooled: metrics that are not a mean over examples, of all groups together.
-        headline: the metric whose spread over groups the summary has, and that of `others`.
+        headline: the metric that models are compared by.
+        spread: metrics whose spread over groups the summary has, beside the headline's.
         single_class: whether one class is predicted for all examples, which are of several.
     """
 
@@ -34,7 +35,7 @@ class GroupMetrics(NamedTuple):
     values: dict[str, Tensor]
     pooled: dict[str, float]
     headline: str
-    others: tuple[str, ...] = ()
+    spread: tuple[str, ...] = ()
     single_class: bool = False
 
 
@@ -113,7 +114,7 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         weight = metrics.weight[counted]
         means[name] = float((value[counted] * weight).sum() / weight.sum())
     found = {**means, **metrics.pooled}
-    for name in (metrics.headline, *metrics.others):
+    for name in dict.fromkeys((metrics.headline, *metrics.spread)):
         value = metrics.values[name]
         known = filled & (~value.isnan() | diverged)
         value = value[known if known.any() else filled]  # NaN where no client has it

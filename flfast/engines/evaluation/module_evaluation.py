@@ -1,28 +1,34 @@
 """Evaluation of a user's LightningModule: each group of each set by the module's own steps."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flfast.datamodules.evaluation_sets import EvaluationDataModule, EvaluationSet
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import gather
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_steps import measured
+from flfast.engines.evaluation.module_steps import measured, predicted
 from flfast.engines.evaluation.passes import Evaluation
 from flfast.lit.user_loaders import evaluation_batches
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights, write_weights
 from flfast.tasks.names import headline, in_order
+from flfast.tasks.task_type import Statistics
 
-_Groups = dict[int, dict[str, float]]
-"""What was measured, by group, such as a client, and name."""
 
-Measured = list[tuple[EvaluationDataModule, dict[str, GroupMetrics]]]
-"""Sets of each pass, and their metrics by name."""
+class MeasuredSet(NamedTuple):
+    """An evaluation set, what was measured on it, and what `predict_step` returned, [m, ...]."""
+
+    data: EvaluationDataModule
+    name: str
+    part: EvaluationSet
+    metrics: GroupMetrics
+    predictions: Statistics
 
 
 class ModuleEvaluation(Evaluation):
@@ -35,36 +41,40 @@ class ModuleEvaluation(Evaluation):
         self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; see `Evaluation`."""
+        if not self._site.module.task_type.metrics:
+            return {}
         found = self.measure(server, plan, self._passes, fraction=fraction)
-        return {name: metrics for _, sets in found for name, metrics in sets.items()}
+        return {one.name: one.metrics for one in found}
 
     def measure(
-        self, server: Tree, plan: RoundPlan, passes: Iterable[tuple[str, ...]], fraction: float = 1
-    ) -> Measured:
-        """The sets of every pass, and their metrics; see `Evaluation.predict`."""
-        if not self._site.module.task_type.metrics:
-            return []
-        limit = self._site.trainers.trainer(plan).test_limit
-        found: Measured = []
-        for names in passes:
-            data = self._whole(names, limit=limit, fraction=fraction)
-            found.append((data, {}))
-            for name, part in data.sets.items():
-                weights = self._weights(name, data, part, server, plan)
-                validation = name.removeprefix("personal_") == "val"
-                own = dict(self._measured(data, part, weights, plan, validation=validation))
-                ranks = gather(self._site.world, own, f"metrics of {name}")
-                groups = {k: v for rank in ranks for k, v in rank.items()}
-                found[-1][1][name] = _as_metrics(part, groups)
-        return found
-
-    def _weights(
         self,
-        name: str,
-        data: EvaluationDataModule,
-        part: EvaluationSet,
         server: Tree,
         plan: RoundPlan,
+        passes: Sequence[tuple[str, ...]],
+        *,
+        fraction: float = 1.0,
+        predicts: bool = False,
+    ) -> Iterator[MeasuredSet]:
+        """Every set of the passes that has examples; collective.
+
+        With `predicts` also their predictions, of a single rank.
+        """
+        limit = self._site.trainers.trainer(plan).test_limit
+        for names in passes:
+            data = self._whole(names, limit=limit, fraction=fraction)
+            for name, part in data.sets.items():
+                weights = self._weights(data, part, server, plan)
+                about = {"validation": name.removeprefix("personal_") == "val"}
+                own = list(self._of_groups(data, part, weights, plan, predicts=predicts, **about))
+                values = {group: found for group, found, _ in own}
+                ranks = gather(self._site.world, values, f"metrics of {name}")
+                everything = {k: v for rank in ranks for k, v in rank.items()}
+                predictions = _joined(part, {k: v for k, _, v in own}) if predicts else {}
+                metrics = _as_metrics(part, everything)
+                yield MeasuredSet(data, name, part, metrics, predictions)
+
+    def _weights(
+        self, data: EvaluationDataModule, part: EvaluationSet, server: Tree, plan: RoundPlan
     ) -> Mapping[int, Tree]:
         """Weights of each group that this rank evaluates."""
         rank, size = self._site.world.rank, self._site.world.size
@@ -78,7 +88,7 @@ class ModuleEvaluation(Evaluation):
             weights = self._finetune(weights, plan)
         return weights
 
-    def _measured(
+    def _of_groups(
         self,
         data: EvaluationDataModule,
         part: EvaluationSet,
@@ -86,9 +96,12 @@ class ModuleEvaluation(Evaluation):
         plan: RoundPlan,
         *,
         validation: bool,
-    ) -> Iterator[tuple[int, dict[str, float]]]:
-        """(group, values by name) of each group with weights."""
-        trainer, model = self._site.trainers.trainer(plan).trainer, self._site.module.model
+        predicts: bool,
+    ) -> Iterator[tuple[int, dict[str, float], Statistics]]:
+        """(group, values by name, predictions) of each group with weights."""
+        site = self._site
+        trainer, model = site.trainers.trainer(plan).trainer, site.module.model
+        datamodule = site.data.examples.datamodule
         model.to(trainer.strategy.root_device)
         last: Any = None
         for group, own in weights.items():
@@ -96,21 +109,33 @@ class ModuleEvaluation(Evaluation):
                 write_weights(model, own)
                 last = own
             indices = data.indices[part.positions[part.group == group]]
-            batches = evaluation_batches(self._site.data, indices, model)
-            about = {"datamodule": data.data.examples.datamodule, "validation": validation}
-            yield group, measured(model, batches, trainer, **about)
+            values = measured(
+                model,
+                evaluation_batches(site.data, indices, model),
+                trainer,
+                datamodule=datamodule,
+                validation=validation,
+            )
+            batches = evaluation_batches(site.data, indices, model) if predicts else ()
+            yield group, values, predicted(model, batches, trainer, datamodule=datamodule)
         model.to("cpu")
 
 
-def _as_metrics(part: EvaluationSet, found: _Groups) -> GroupMetrics:
+def _joined(part: EvaluationSet, found: Mapping[int, Statistics]) -> Statistics:
+    """The predictions of all groups in the order of the set."""
+    order = np.argsort(np.concatenate([np.flatnonzero(part.group == k) for k in found]))
+    names = next(iter(found.values()), {})
+    parts = {name: torch.cat([own[name] for own in found.values()]) for name in names}
+    return {name: rows[torch.from_numpy(order)] for name, rows in parts.items()}
+
+
+def _as_metrics(part: EvaluationSet, found: Mapping[int, dict[str, float]]) -> GroupMetrics:
     groups = part.groups.tolist()
     num = torch.from_numpy(np.bincount(part.place, minlength=len(groups)))
-    names = in_order(name for one in found.values() for name in one)
-    values = {
+    names = in_order(name for one in found.values() for name in one) or ["loss"]
+    values: dict[str, Tensor] = {
         name: torch.tensor([found[k].get(name, torch.nan) for k in groups], dtype=torch.float64)
         for name in names
     }
-    first = headline(names) or "loss"
-    values = values or {first: torch.full((len(groups),), torch.nan, dtype=torch.float64)}
-    others = tuple(name for name in names if name != first)
-    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, first, others)
+    spread = headline(names), tuple(names)
+    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, *spread)
