@@ -2,8 +2,9 @@
 
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import lightning as L
 import numpy as np
 import torch
 from hydra.utils import instantiate
@@ -17,8 +18,8 @@ from flfast.config.own import NOTHING, Own
 from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import fastest_first
-from flfast.models.family import Family, with_same_features
 from flfast.lit.user_module import is_user_module
+from flfast.models.family import Family, with_same_features
 from flfast.setup.lightning_model import prepared
 from flfast.setup.model_check import (
     check_initialized,
@@ -112,7 +113,7 @@ def _build_model(
             made = call_with(made, **model_offers(made, data.examples))
     made = of_kind(made, nn.Module, where, allowed="a torch.nn.Module")
     if is_user_module(made):
-        return prepared(where, made)
+        return prepared(where, cast(L.LightningModule, made))
     if feature_dim is not None:
         made = with_same_features(made, feature_dim)
     check_module(where, made)
