@@ -49,7 +49,8 @@ def own_objects(
         where = f"model={name_of(model)}"
         check_module(where, model)
         check_copies(where, model)
-        check_initialized(where, model)
+        if not is_user_module(model):  # which makes its layers in configure_model
+            check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
     read = read_data(
         found.get("data"), test_data, target=target, client=client, task=chosen_task(settings)

@@ -82,6 +82,18 @@ class UserModule(L.LightningModule):
         local = self.link.local
         return self.own("configure_optimizers")() if local is None else local.configured()
 
+    def prepare_data(self) -> None:
+        """Nothing: the own hook was called before the module was adopted, as the next three."""
+
+    def configure_model(self) -> None:
+        """Nothing."""
+
+    def setup(self, stage: str) -> None:
+        """Nothing."""
+
+    def teardown(self, stage: str) -> None:
+        """Nothing."""
+
     def on_train_start(self) -> None:
         """The module's own hook, then that of the run."""
         self.own("on_train_start")()
