@@ -1,4 +1,4 @@
-"""What a run does with each public name of `LightningModule`, `LightningDataModule` and `Trainer`."""
+"""What a run does with each public name of Lightning's modules, DataModules and Trainer."""
 
 import dis
 from collections.abc import Iterable, Mapping

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 from unittest.mock import patch
 
 import lightning as L
@@ -216,7 +216,7 @@ def released(module: UserModule) -> L.LightningModule:
     return found
 
 
-def is_user_module(model: nn.Module) -> bool:
+def is_user_module(model: object) -> TypeGuard[L.LightningModule]:
     """Whether a model is a LightningModule that says itself how it trains."""
     return steps_itself(type(model))
 

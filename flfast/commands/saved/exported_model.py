@@ -1,27 +1,35 @@
 """Exports a model of a saved run with torch.export or as ONNX, and compares it with the original.
 
 The exported program contains the normalisation of the data: it reads examples as they are stored,
-such as uint8 images, and returns the outputs of the task (`docs/tasks.md`).
+such as uint8 images, and returns the outputs of the task (`docs/tasks.md`). That of a user's
+LightningModule is its forward.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.text import Text
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
 from flfast.datamodules.transforms import BatchTransform
+from flfast.engines.evaluation.module_steps import evaluation_step
+from flfast.lit.user_loaders import evaluation_batches
+from flfast.lit.user_module import UserModule, released
 from flfast.output.watch.view import screen
 from flfast.setup.build_models import build_model
+from flfast.setup.user_code import named
 from flfast.state.messages import first_line
 from flfast.state.regular_file import make_folder, replacing
 from flfast.state.weights import load_weights, model_weights, read_weights, write_weights
@@ -33,7 +41,9 @@ LARGEST_DIFFERENCE = 1e-4
 
 _COMPARED, _MOST_NAMED = 64, 20
 _BATCH = 3  # any size of at least 2 stands for all
-Program = Callable[[Tensor], Tensor]
+Program = Callable[..., Any]
+Inputs = tuple[Any, ...]
+"""Arguments of forward: tensors [M, ...], nested as forward reads them."""
 
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
@@ -107,14 +117,20 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
         OSError: if the file cannot be written.
     """
     model = _model(run, client_id)
-    stored = _examples(run)
-    expected = _predict(run, model, stored)
+    program: nn.Module
+    if isinstance(model, UserModule):
+        stored = _inputs_of_forward(run, model)
+        program = released(model)
+        expected = _predict(program, stored)
+    else:
+        stored = (_examples(run),)
+        expected = _predict(model, (run.data.examples.transform(*stored, dtype=torch.float32),))
+        program = StoredInputs(deepcopy(model), run.data.examples.transform).eval()
     about = _describe(run, stored, expected, client_id)
-    program = StoredInputs(deepcopy(model), run.data.examples.transform).eval()
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
     with replacing(path.parent) as place:
         try:
-            exported = write(program, stored[:_BATCH], place / path.name, about)
+            exported = write(program, _rows(stored, slice(_BATCH)), place / path.name, about)
         except OSError:
             raise
         except Exception as error:
@@ -129,7 +145,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
                 f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is not written"
             )
     return about | {
-        "largest difference of an output": f"{difference:.1e} on {len(stored)} examples"
+        "largest difference of an output": f"{difference:.1e} on {_size(stored)} examples"
     }
 
 
@@ -157,32 +173,68 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
     return model.eval().requires_grad_(requires_grad=False)
 
 
+def _indices(run: OpenedRun) -> np.ndarray:
+    tests = run.data.central_test
+    return tests if len(tests) >= _BATCH else run.data.splits["train"].indices
+
+
 def _examples(run: OpenedRun) -> Tensor:
     """Stored inputs of test or training examples [M, ...]."""
-    indices = run.data.central_test
-    if len(indices) < _BATCH:
-        indices = run.data.splits["train"].indices
-    batches = run.data.eval_loader(indices[:_COMPARED])
+    batches = run.data.eval_loader(_indices(run)[:_COMPARED])
     stored = torch.cat([batch.inputs for batch in batches])
     while len(stored) < _BATCH:
         stored = torch.cat([stored, stored])
     return stored
 
 
+def _inputs_of_forward(run: OpenedRun, model: UserModule) -> Inputs:
+    """What the module says that its forward reads, or what its evaluation gives it."""
+    seen, form = [], signature(model.forward)
+    given = model.example_input_array
+    if isinstance(given, Mapping):
+        seen = [form.bind(**given).args]
+    elif given is not None:
+        seen = [tuple(given) if isinstance(given, (tuple, list)) else (given,)]
+    elif (step := evaluation_step(model, validation=False)) is not None:
+        model.register_forward_pre_hook(
+            lambda _, args, named: seen.append(form.bind(*args, **named).args), with_kwargs=True
+        )
+        batch = next(evaluation_batches(run.data, _indices(run)[:_COMPARED], model)).inputs
+        with named("model", type(model).__name__), model.observed({}, silent=True, recorded=False):
+            model.call_step(step, batch, 0)
+        model._forward_pre_hooks.clear()  # noqa: SLF001
+    if len(seen) != 1:
+        raise ConfigError(
+            f"model={type(model).__name__}: its evaluation calls forward {len(seen)} times; "
+            f"allowed: a module with self.example_input_array, the arguments of its forward"
+        )
+    (found,) = seen
+    times = -(-_BATCH // _size(found))
+    return _rows(found, torch.arange(_size(found)).repeat(times))
+
+
+def _size(tree: Any) -> int:
+    return len(next(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)))
+
+
+def _rows(tree: Any, index: Any) -> Any:
+    """Some examples of inputs or outputs."""
+    return tree_map_only(Tensor, lambda leaf: leaf[index], tree)
+
+
 @torch.no_grad()
-def _predict(run: OpenedRun, model: nn.Module, stored: Tensor) -> Tensor:
-    """Outputs of the model, with the data's own normalisation."""
-    outputs: Tensor = model(run.data.examples.transform(stored, dtype=torch.float32))
-    return outputs
+def _predict(model: nn.Module, inputs: Inputs) -> Any:
+    return model(*inputs)
 
 
 def _describe(
-    run: OpenedRun, stored: Tensor, outputs: Tensor, client_id: int | None
+    run: OpenedRun, inputs: Inputs, outputs: Any, client_id: int | None
 ) -> dict[str, str]:
     transform, config = run.data.examples.transform, run.saved.config
-    scaled = stored.dtype == torch.uint8
-    steps = ["divided by 255"] if scaled else []
-    if transform.mean is not None and transform.std is not None:
+    kinds = dict.fromkeys(str(leaf.dtype).removeprefix("torch.") for leaf in tree_leaves(inputs))
+    own = isinstance(run.components.module.model, UserModule)
+    steps = ["divided by 255"] if "uint8" in kinds and not own else []
+    if not own and transform.mean is not None and transform.std is not None:
         steps.append(f"minus {list(transform.mean)}, divided by {list(transform.std)}")
     return {
         "flfast": version("flfast"),
@@ -190,37 +242,46 @@ def _describe(
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",
         "origin": run.origin,
-        "input": "stored examples, not normalised",
-        "input_shape": json.dumps(["batch", *stored.shape[1:]]),
-        "input_dtype": str(stored.dtype).removeprefix("torch."),
+        "input": "what forward reads" if own else "stored examples, not normalised",
+        "input_shape": _shapes(inputs),
+        "input_dtype": ", ".join(kinds),
         "normalisation": "; ".join(steps) or "none",
         "normalisation_is": "part of the program",
-        "output": json.dumps(["batch", *outputs.shape[1:]]),
+        "output": _shapes(outputs),
     }
 
 
+def _shapes(tree: Any) -> str:
+    found = [["batch", *leaf.shape[1:]] for leaf in tree_leaves(tree)]
+    return json.dumps(found[0] if len(found) == 1 else found)
+
+
 def _write_torch(
-    program: nn.Module, inputs: Tensor, path: Path, about: Mapping[str, str]
+    program: nn.Module, inputs: Inputs, path: Path, about: Mapping[str, str]
 ) -> Program:
-    found = torch.export.export(
-        program, (inputs,), dynamic_shapes={"inputs": {0: Dim("batch", min=1)}}
-    )
+    found = torch.export.export(program, inputs, dynamic_shapes=_any_size(inputs))
     torch.export.save(found, path, extra_files={"flfast.json": json.dumps(dict(about))})
     loaded: Program = torch.export.load(path).module()
     return loaded
 
 
+def _any_size(inputs: Inputs) -> Any:
+    batch = Dim("batch", min=1)
+    return tree_map(lambda leaf: {0: batch} if isinstance(leaf, Tensor) else None, inputs)
+
+
 def _write_onnx(
-    program: nn.Module, inputs: Tensor, path: Path, about: Mapping[str, str]
+    program: nn.Module, inputs: Inputs, path: Path, about: Mapping[str, str]
 ) -> Program:
     import onnxruntime  # an extra; `flfast/export.py` has checked that it is there
 
+    num = len(tree_leaves(inputs))
+    names = [f"inputs.{place}" if num > 1 else "inputs" for place in range(num)]
     found: Any = torch.onnx.export(
         program,
-        (inputs,),
-        input_names=["inputs"],
-        output_names=["outputs"],
-        dynamic_shapes={"inputs": {0: Dim("batch", min=1)}},
+        inputs,
+        input_names=names,
+        dynamic_shapes=_any_size(inputs),
         dynamo=True,
         verbose=False,
     )
@@ -228,15 +289,16 @@ def _write_onnx(
     found.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(batch: Tensor) -> Tensor:
-        (outputs,) = session.run(["outputs"], {"inputs": batch.numpy()})
-        return torch.from_numpy(outputs)
+    def run(*batch: Any) -> list[Tensor]:
+        arrays = {n: x.numpy() for n, x in zip(names, tree_leaves(batch), strict=True)}
+        return [*map(torch.from_numpy, session.run(None, arrays))]
 
     return run
 
 
 @torch.no_grad()
-def _largest_difference(expected: Tensor, exported: Program, stored: Tensor) -> float:
+def _largest_difference(expected: Any, exported: Program, stored: Inputs) -> float:
     """Largest difference of an output from the model's, with two sizes of batches."""
-    parts = [exported(stored[:1]), exported(stored[1:])]
-    return float((torch.cat(parts) - expected).abs().max())
+    parts = (tree_leaves(exported(*_rows(stored, part))) for part in (slice(1), slice(1, None)))
+    pairs = zip(map(torch.cat, zip(*parts, strict=True)), tree_leaves(expected), strict=True)
+    return max(float((found - own).abs().max()) for found, own in pairs)
