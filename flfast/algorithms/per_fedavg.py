@@ -44,7 +44,7 @@ def per_fedavg(
         if batches == "same" or len(batch.targets) < 2 * num_parts:
             return [batch] * num_parts
         places = [slice(first, None, num_parts) for first in range(num_parts)]
-        return [batch._replace(inputs=batch.inputs[p], targets=batch.targets[p]) for p in places]
+        return [batch.part(p) for p in places]
 
     def product(task: Task, params: Tree, v: Tree, batch: Batch) -> Tree:
         if gradients == "exact":

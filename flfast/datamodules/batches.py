@@ -4,21 +4,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from flfast.state.plan import Batching
 
-Fetch = Callable[[Sequence[np.ndarray]], Iterator[tuple[Tensor, Tensor]]]
+Fetch = Callable[[Sequence[np.ndarray]], Iterator[tuple[Any, Tensor]]]
 
 
 class Batch(NamedTuple):
     """A batch of training or evaluation. B batch.
 
     Attributes:
-        inputs: [B, ...].
+        inputs: [B, ...]; with a user's LightningModule its own batch, of any structure.
         targets: [B, ...]; see `Examples`.
         scale: factor of the mean loss with which micro-batches add up to their local step.
         rank_factor: factor of the loss with which the mean over ranks is the mean over the batch;
@@ -27,11 +28,16 @@ class Batch(NamedTuple):
             client's own model; empty if the server's model predicts.
     """
 
-    inputs: Tensor
+    inputs: Any
     targets: Tensor
     scale: float = 1.0
     rank_factor: float = 1.0
     owners: tuple[tuple[int, int], ...] = ()
+
+    def part(self, places: Tensor | slice) -> "Batch":
+        """Some of the examples, by their places; of any structure of tensors [B, ...]."""
+        inputs = tree_map_only(Tensor, lambda leaf: leaf[places], self.inputs)
+        return self._replace(inputs=inputs, targets=self.targets[places])
 
 
 class LocalEpoch(NamedTuple):

@@ -16,7 +16,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, has_validation
+from flfast.lit.user_module import UserModule, column_of, has_validation, on_own_rank
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -50,7 +50,8 @@ class OwnStepModule(LocalModule):
         link.local = self
         try:
             dtype, validates = dtype_of_module(self.model), has_validation(self.model)
-            yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
+            with on_own_rank(self.model):
+                yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
             link.local = None
             self._log_epochs(self.model.trainer.callback_metrics)

@@ -6,7 +6,7 @@ Lightning's; only what a local step computes passes through `OwnStepModule`.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
@@ -177,15 +177,24 @@ class UnknownIndex:
 
 
 @contextmanager
-def uncounted(module: nn.Module) -> Iterator[None]:
-    """Metric objects within a module count nothing in this context, and are NaN."""
+def _changed_metrics(module: nn.Module, **values: Any) -> Iterator[None]:
     metrics = [part for part in module.modules() if isinstance(part, Metric)]
     with ExitStack() as stack:
         for metric in metrics:
-            for name in ("update", "forward", "compute"):
-                nan = partial(_nan, next(module.parameters()))
-                stack.enter_context(patch.object(metric, name, nan))
+            for name, value in values.items():
+                stack.enter_context(patch.object(metric, name, value))
         yield
+
+
+def uncounted(module: nn.Module) -> AbstractContextManager[None]:
+    """Metric objects within a module count nothing in this context, and are NaN."""
+    nan = partial(_nan, next(module.parameters()))
+    return _changed_metrics(module, update=nan, forward=nan, compute=nan)
+
+
+def on_own_rank(module: nn.Module) -> AbstractContextManager[None]:
+    """Metric objects within a module do not wait for other ranks, which have other clients."""
+    return _changed_metrics(module, sync_on_compute=False, _to_sync=False)
 
 
 def _nan(like: Tensor, *given: Any, **named: Any) -> Tensor:

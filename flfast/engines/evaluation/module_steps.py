@@ -1,6 +1,7 @@
 """Evaluation by the steps of a user's LightningModule: what its `test_step` logs over examples."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import lightning as L
@@ -12,7 +13,7 @@ from torchmetrics import Metric
 
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import evaluation_mode
-from flfast.lit.user_module import UserModule, column_of, loss_of
+from flfast.lit.user_module import UserModule, column_of, loss_of, on_own_rank
 
 
 def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
@@ -62,7 +63,10 @@ def measured(
         metric.reset()
     trainer.validating, trainer.testing = stage == "validation", stage == "test"
     precision = trainer.precision_plugin
-    with torch.no_grad(), evaluation_mode(model), precision.test_step_context():
+    with ExitStack() as stack:
+        for context in (torch.no_grad(), evaluation_mode(model), on_own_rank(model)):
+            stack.enter_context(context)
+        stack.enter_context(precision.test_step_context())
         hook("start")
         hook("epoch_start")
         for batch_idx, one in enumerate(batches):
