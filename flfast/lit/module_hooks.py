@@ -11,23 +11,19 @@ from flfast.lit.user_module import UserModule
 
 
 class Table(NamedTuple):
-    """What becomes of the methods that a user overrides. Each is in exactly one row.
+    """What becomes of the methods that a user overrides; others are for users to call.
 
     Attributes:
         honoured: called as Lightning documents, with both engines.
         eager_only: likewise, but not by programs, so `engine=auto` trains eagerly.
         once: called once in a run, and not for each client.
-        plain: for users to call; an own version is what they call.
         uncalled: never called, by the reason.
-        refused: the run stops before it begins, by the reason.
     """
 
     honoured: frozenset[str]
     eager_only: frozenset[str]
     once: frozenset[str]
-    plain: frozenset[str]
     uncalled: Mapping[str, frozenset[str]]
-    refused: Mapping[str, frozenset[str]]
 
 
 def _names(text: str, **hooks: str) -> frozenset[str]:
@@ -37,8 +33,6 @@ def _names(text: str, **hooks: str) -> frozenset[str]:
 
 _PHASE = "start end epoch_start epoch_end batch_start batch_end"
 _MOVES = "transfer_batch_to_device on_before_batch_transfer on_after_batch_transfer"
-_HPARAMS = """hparams hparams_initial save_hyperparameters remove_ignored_hparams
-    load_from_checkpoint"""
 _LOADERS = "train_dataloader val_dataloader test_dataloader"
 
 MODULE = Table(
@@ -56,42 +50,23 @@ MODULE = Table(
         on_validation_model="eval train zero_grad",
     ),
     _names("setup configure_model"),
-    _names(f"""log log_dict print all_gather freeze unfreeze to_onnx to_torchscript to_tensorrt
-        optimizers lr_schedulers manual_backward toggle_optimizer untoggle_optimizer
-        toggled_optimizer clip_gradients trainer fabric logger loggers device device_mesh dtype
-        current_epoch global_step global_rank local_rank on_gpu automatic_optimization
-        strict_loading example_input_array {_HPARAMS}"""),
     {
         "the examples are those of data=": _names(f"prepare_data predict_dataloader {_LOADERS}"),
         "a run does not predict": _names("predict_step", on_predict=f"{_PHASE} model_eval"),
         "a run sets the mode itself": _names("", on_test_model="eval train"),
         "the run needs the module until its end": _names("teardown"),
     },
-    {"Lightning has replaced it by configure_model": _names("configure_sharded_model")},
 )
 DATAMODULE = Table(
     _names(_LOADERS),
     _names(_MOVES),
     _names("prepare_data setup"),
-    _names(f"from_datasets name {_HPARAMS}"),
     {
         "a run does not predict": _names("predict_dataloader"),
         "checkpoints know which examples were used": _names("state_dict load_state_dict"),
         "the run needs the data until its end": _names("teardown on_exception"),
     },
-    {},
 )
-TRAINER = _names(
-    """accelerator devices precision plugins fast_dev_run accumulate_grad_batches deterministic
-    benchmark inference_mode profiler detect_anomaly barebones sync_batchnorm val_check_interval
-    check_val_every_n_epoch enable_progress_bar enable_model_summary""",
-    gradient_clip="val algorithm",
-    limit="train_batches val_batches test_batches",
-)
-"""Arguments of the Trainer that act. For others, `config/known_words.txt` says what is set."""
-
-NEWER = _names("remove_ignored_hparams to_tensorrt")
-"""Names that the oldest supported Lightning does not have."""
 
 
 def table_of(module: L.LightningModule | L.LightningDataModule) -> Table:

@@ -82,17 +82,10 @@ class UserModule(L.LightningModule):
         local = self.link.local
         return self.own("configure_optimizers")() if local is None else local.configured()
 
-    def prepare_data(self) -> None:
-        """Nothing: the own hook was called before the module was adopted, as the next three."""
+    def _done(self, stage: str | None = None) -> None:
+        """Nothing: a run sets the module up once, before it adopts it."""
 
-    def configure_model(self) -> None:
-        """Nothing."""
-
-    def setup(self, stage: str) -> None:
-        """Nothing."""
-
-    def teardown(self, stage: str) -> None:
-        """Nothing."""
+    prepare_data = configure_model = setup = teardown = _done
 
     def on_train_start(self) -> None:
         """The module's own hook, then that of the run."""

@@ -6,12 +6,15 @@ from inspect import signature
 import lightning as L
 from torch import nn
 
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.own_steps import refused_by
 from flfast.config.errors import ConfigError
 from flfast.lit.module_hooks import MODULE, overridden, table_of
 from flfast.lit.user_module import UserModule, adopt
 from flfast.setup.callbacks import refusal
 from flfast.setup.model_check import check_initialized, check_module
 from flfast.setup.user_code import named
+from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +25,9 @@ def prepared(where: str, module: L.LightningModule) -> UserModule:
     Raises:
         ConfigError: if it overrides what is refused, or cannot be trained as it is.
     """
-    check_overrides(where, module)
+    name_uncalled(where, module)
+    if overridden(module, ["configure_sharded_model"]):
+        raise ConfigError(f"{where}: configure_sharded_model; allowed: configure_model")
     if "dataloader_iter" in signature(module.training_step).parameters:
         raise ConfigError(f"{where}: training_step(dataloader_iter); allowed: (batch, batch_idx)")
     with named(*where.split("=", 1)):
@@ -42,19 +47,21 @@ def prepared(where: str, module: L.LightningModule) -> UserModule:
     return adopt(module.train())
 
 
-def check_overrides(where: str, module: L.LightningModule | L.LightningDataModule) -> None:
-    """Refuse what a module overrides and no run can call; log what is not called.
-
-    Raises:
-        ConfigError: naming the method, and the reason.
-    """
-    table = table_of(module)
-    for why, names in table.refused.items():
-        for name in overridden(module, names):
-            raise ConfigError(f"{where}: {name} is not called: {why}")
-    for why, names in table.uncalled.items():
+def name_uncalled(where: str, module: L.LightningModule | L.LightningDataModule) -> None:
+    """Log what a module overrides and no run calls."""
+    for why, names in table_of(module).uncalled.items():
         if unused := overridden(module, names):
             log.info("%s: not called: %s, since %s", where, ", ".join(unused), why)
+
+
+def check_steps(algorithm: Algorithm, initial: Tree, *, by_hand: bool, several: bool) -> None:
+    """Refuse an algorithm that acts within steps of several optimizers, or taken by hand."""
+    if (by_hand or several) and (why := refused_by(algorithm, initial)):
+        how = "optimizes by hand" if by_hand else "has several optimizers, or none"
+        raise ConfigError(
+            f"algorithm={algorithm.name} {why}, and the module {how}; allowed: fedavg, or another "
+            f"that sees only start and end of local training"
+        )
 
 
 def check_forward_alone(where: str, model: nn.Module) -> None:

@@ -1,29 +1,27 @@
 """Exports a model of a saved run with torch.export or as ONNX, and compares it with the original.
 
 The exported program contains the normalisation of the data: it reads examples as they are stored,
-such as uint8 images, and returns the outputs of the task (`docs/tasks.md`). That of a user's
-LightningModule is its forward.
+such as uint8 images, and returns the outputs of the task (`docs/tasks.md`).
+Of a user's LightningModule it is the forward.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from importlib.metadata import version
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.text import Text
 from torch import Tensor, nn
 from torch.export import Dim
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map
 
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
-from flfast.datamodules.transforms import BatchTransform
+from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.engines.evaluation.module_steps import evaluation_step
 from flfast.lit.user_loaders import evaluation_batches
 from flfast.lit.user_module import UserModule, released
@@ -43,7 +41,7 @@ _COMPARED, _MOST_NAMED = 64, 20
 _BATCH = 3  # any size of at least 2 stands for all
 Program = Callable[..., Any]
 Inputs = tuple[Any, ...]
-"""Arguments of forward: tensors [M, ...], nested as forward reads them."""
+"""Arguments of a forward: tensors [M, ...], nested as it reads them."""
 
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
@@ -117,16 +115,15 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
         OSError: if the file cannot be written.
     """
     model = _model(run, client_id)
-    program: nn.Module
+    transform, program = run.data.examples.transform, model
     if isinstance(model, UserModule):
-        stored = _inputs_of_forward(run, model)
-        program = released(model)
+        transform, stored, program = AS_STORED, _inputs_of_forward(run, model), released(model)
         expected = _predict(program, stored)
     else:
         stored = (_examples(run),)
-        expected = _predict(model, (run.data.examples.transform(*stored, dtype=torch.float32),))
-        program = StoredInputs(deepcopy(model), run.data.examples.transform).eval()
-    about = _describe(run, stored, expected, client_id)
+        expected = _predict(model, (transform(*stored, dtype=torch.float32),))
+        program = StoredInputs(deepcopy(model), transform).eval()
+    about = _describe(run, transform, stored, expected, client_id)
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
     with replacing(path.parent) as place:
         try:
@@ -173,14 +170,12 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def _indices(run: OpenedRun) -> np.ndarray:
-    tests = run.data.central_test
-    return tests if len(tests) >= _BATCH else run.data.splits["train"].indices
-
-
 def _examples(run: OpenedRun) -> Tensor:
     """Stored inputs of test or training examples [M, ...]."""
-    batches = run.data.eval_loader(_indices(run)[:_COMPARED])
+    indices = run.data.central_test
+    if len(indices) < _BATCH:
+        indices = run.data.splits["train"].indices
+    batches = run.data.eval_loader(indices[:_COMPARED])
     stored = torch.cat([batch.inputs for batch in batches])
     while len(stored) < _BATCH:
         stored = torch.cat([stored, stored])
@@ -189,37 +184,31 @@ def _examples(run: OpenedRun) -> Tensor:
 
 def _inputs_of_forward(run: OpenedRun, model: UserModule) -> Inputs:
     """What the module says that its forward reads, or what its evaluation gives it."""
-    seen, form = [], signature(model.forward)
-    given = model.example_input_array
-    if isinstance(given, Mapping):
-        seen = [form.bind(**given).args]
-    elif given is not None:
-        seen = [tuple(given) if isinstance(given, (tuple, list)) else (given,)]
-    elif (step := evaluation_step(model, validation=False)) is not None:
-        model.register_forward_pre_hook(
-            lambda _, args, named: seen.append(form.bind(*args, **named).args), with_kwargs=True
-        )
-        batch = next(evaluation_batches(run.data, _indices(run)[:_COMPARED], model)).inputs
-        with named("model", type(model).__name__), model.observed({}, silent=True, recorded=False):
-            model.call_step(step, batch, 0)
-        model._forward_pre_hooks.clear()  # noqa: SLF001
+    given, where = model.example_input_array, type(model).__name__
+    seen: list[Inputs] = [] if given is None else [given if isinstance(given, tuple) else (given,)]
+    if given is None:
+        batches = evaluation_batches(run.data, run.data.splits["train"].indices[:_COMPARED], model)
+        step = evaluation_step(model, validation=False) or "training_step"
+        hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+        with named("model", where), model.observed({}, silent=True, recorded=False):
+            model.call_step(step, next(batches).inputs, 0)
+        hook.remove()
     if len(seen) != 1:
         raise ConfigError(
-            f"model={type(model).__name__}: its evaluation calls forward {len(seen)} times; "
-            f"allowed: a module with self.example_input_array, the arguments of its forward"
+            f"model={where}: its steps call forward {len(seen)} times; allowed: a module with "
+            f"self.example_input_array, the arguments of its forward"
         )
-    (found,) = seen
-    times = -(-_BATCH // _size(found))
-    return _rows(found, torch.arange(_size(found)).repeat(times))
+    num = _size(seen[0])
+    return _rows(seen[0], torch.arange(num).repeat(-(-_BATCH // num)))  # type: ignore[no-any-return]
 
 
-def _size(tree: Any) -> int:
-    return len(next(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)))
+def _size(inputs: Inputs) -> int:
+    return len(tree_leaves(inputs)[0])
 
 
 def _rows(tree: Any, index: Any) -> Any:
-    """Some examples of inputs or outputs."""
-    return tree_map_only(Tensor, lambda leaf: leaf[index], tree)
+    """Some examples of inputs."""
+    return tree_map(lambda leaf: leaf[index], tree)
 
 
 @torch.no_grad()
@@ -228,13 +217,12 @@ def _predict(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def _describe(
-    run: OpenedRun, inputs: Inputs, outputs: Any, client_id: int | None
+    run: OpenedRun, transform: BatchTransform, inputs: Inputs, outputs: Any, client_id: int | None
 ) -> dict[str, str]:
-    transform, config = run.data.examples.transform, run.saved.config
-    kinds = dict.fromkeys(str(leaf.dtype).removeprefix("torch.") for leaf in tree_leaves(inputs))
-    own = isinstance(run.components.module.model, UserModule)
+    config, kinds = run.saved.config, {str(leaf.dtype)[6:]: "" for leaf in tree_leaves(inputs)}
+    own = transform is AS_STORED
     steps = ["divided by 255"] if "uint8" in kinds and not own else []
-    if not own and transform.mean is not None and transform.std is not None:
+    if transform.mean is not None and transform.std is not None:
         steps.append(f"minus {list(transform.mean)}, divided by {list(transform.std)}")
     return {
         "flfast": version("flfast"),
@@ -252,22 +240,18 @@ def _describe(
 
 
 def _shapes(tree: Any) -> str:
-    found = [["batch", *leaf.shape[1:]] for leaf in tree_leaves(tree)]
-    return json.dumps(found[0] if len(found) == 1 else found)
+    shapes = [["batch", *leaf.shape[1:]] for leaf in tree_leaves(tree)]
+    return json.dumps(shapes if len(shapes) > 1 else shapes[0])
 
 
 def _write_torch(
     program: nn.Module, inputs: Inputs, path: Path, about: Mapping[str, str]
 ) -> Program:
-    found = torch.export.export(program, inputs, dynamic_shapes=_any_size(inputs))
+    sizes = tree_map(lambda leaf: {0: Dim("batch", min=1)}, inputs)
+    found = torch.export.export(program, inputs, dynamic_shapes=sizes)
     torch.export.save(found, path, extra_files={"flfast.json": json.dumps(dict(about))})
     loaded: Program = torch.export.load(path).module()
     return loaded
-
-
-def _any_size(inputs: Inputs) -> Any:
-    batch = Dim("batch", min=1)
-    return tree_map(lambda leaf: {0: batch} if isinstance(leaf, Tensor) else None, inputs)
 
 
 def _write_onnx(
@@ -275,13 +259,12 @@ def _write_onnx(
 ) -> Program:
     import onnxruntime  # an extra; `flfast/export.py` has checked that it is there
 
-    num = len(tree_leaves(inputs))
-    names = [f"inputs.{place}" if num > 1 else "inputs" for place in range(num)]
     found: Any = torch.onnx.export(
         program,
         inputs,
-        input_names=names,
-        dynamic_shapes=_any_size(inputs),
+        input_names=["inputs"],
+        output_names=["outputs"],
+        dynamic_shapes=tree_map(lambda leaf: {0: Dim("batch", min=1)}, inputs),
         dynamo=True,
         verbose=False,
     )
@@ -290,8 +273,9 @@ def _write_onnx(
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def run(*batch: Any) -> list[Tensor]:
-        arrays = {n: x.numpy() for n, x in zip(names, tree_leaves(batch), strict=True)}
-        return [*map(torch.from_numpy, session.run(None, arrays))]
+        pairs = zip(session.get_inputs(), tree_leaves(batch), strict=True)
+        outputs = session.run(None, {one.name: leaf.numpy() for one, leaf in pairs})
+        return [*map(torch.from_numpy, outputs)]
 
     return run
 

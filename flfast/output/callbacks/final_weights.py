@@ -3,12 +3,13 @@
 import json
 import logging
 from importlib.metadata import version
+from pathlib import Path
 
+import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.federation.loop import Federation
-from flfast.lit.lightning_checkpoint import write_checkpoint
 from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.state.options import NonNegativeInt
@@ -79,9 +80,17 @@ class FinalWeights(Callback):
             model = federation.engine.site.model
             if complete and isinstance(model, UserModule):
                 write_weights(model, model_weights(federation.server))
-                write_checkpoint(federation.run_dir / "model.ckpt", model)
+                self._save_checkpoint(model, federation.run_dir / "model.ckpt")
         if not complete:
             log.info("no model.pt: the server has no complete model")
+
+    def _save_checkpoint(self, model: UserModule, path: Path) -> None:
+        model.trainer = trainer = L.Trainer(accelerator="cpu", devices=1, barebones=True)
+        trainer.strategy.connect(model.cpu())
+        try:
+            trainer.save_checkpoint(path, weights_only=True)
+        except Exception as error:  # noqa: BLE001 - of the user's hook or hyperparameters
+            log.warning("no %s: %s: %s", path.name, type(error).__name__, error)
 
     def _save_adapter(self, adapted: Adapted, federation: Federation) -> None:
         folder = federation.run_dir / ADAPTER
