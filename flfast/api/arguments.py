@@ -57,7 +57,7 @@ def check_settings(settings: Mapping[str, object], *, known: Iterable[str], call
 
 
 def check_objects(
-    objects: Mapping[str, object], folder: object, columns: Mapping[str, object]
+    objects: Mapping[str, object], folder: object, columns: Mapping[str, Any]
 ) -> None:
     """Refuse names of options where objects belong, and a folder or a column that is no name.
 
@@ -71,12 +71,11 @@ def check_objects(
     is_path = isinstance(folder, (str, os.PathLike)) and str(folder) and "\0" not in str(folder)
     if folder is not None and not is_path:
         raise ConfigError(f"folder={folder!r}: allowed: a path")
-    for name, column in columns.items():
-        if not isinstance(column, Hashable):
-            raise ConfigError(f"{name}={column!r}: allowed: the name of one column")
-    given = [column for column in columns.values() if column is not None]
-    if len(set(given)) < len(given):
-        raise ConfigError(f"{' and '.join(columns)} are both {given[0]!r}; allowed: two columns")
+    target, client = columns["target"], columns["client"]
+    if not isinstance(target, Hashable):
+        raise ConfigError(f"target={target!r}: allowed: the name of one column")
+    if isinstance(client, Hashable) and target is not None and target == client:
+        raise ConfigError(f"target and client are both {target!r}; allowed: two columns")
 
 
 def _texts(settings: Mapping[Any, object]) -> str:

@@ -1,23 +1,30 @@
 """Makes examples of a Python program's data: tensors, arrays, Datasets, DataFrames."""
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch.core.hooks import DataHooks
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, Dataset, default_collate
 
 from flfast.api.own_dataset import is_dataset
 from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
 from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names, num_outputs
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import as_objects, missing_owners
 from flfast.datamodules.sources.table_files import index_columns
 from flfast.datamodules.transforms import BatchTransform
 from flfast.datamodules.value_names import Clients, number_clients
+from flfast.setup.data_modules import load, read_samples
+from flfast.setup.user_code import named
 from flfast.tasks.names import TaskName
+
+log = logging.getLogger(__name__)
 
 
 def read_data(
@@ -25,7 +32,8 @@ def read_data(
     test_data: Any,
     *,
     target: str | None,
-    client: str | None,
+    client: Any,
+    labels: Any = None,
     task: TaskName = "classification",
 ) -> Examples | Callable[..., Examples] | None:
     """The examples of `data`, followed by those of `test_data`; None without data.
@@ -34,7 +42,7 @@ def read_data(
         ConfigError: naming the argument, the problem, and what is allowed.
     """
     if data is None:
-        names = {"test_data": test_data, "target": target, "client": client}
+        names = {"test_data": test_data, "target": target, "client": client, "labels": labels}
         unused = next((name for name, value in names.items() if value is not None), None)
         if unused:
             raise ConfigError(f"{unused}= needs data=; {ALLOWED}")
@@ -43,6 +51,25 @@ def read_data(
         if test_data is not None:
             raise ConfigError("test_data=: an Examples names its own test set, in is_test")
         return data
+    with refused(), named("data", type(data).__name__):
+        if isinstance(data, DataHooks) and test_data is not None:
+            raise ConfigError("test_data=: a DataModule has its own, in test_dataloader")
+        if task == "module" and not is_frame(data):
+            _refuse_unused(target=target)
+            return read_samples(data, test_data, client, labels)
+        _refuse_unused(labels=labels)
+        if isinstance(data, DataHooks):
+            data, test_data, size = _pairs(data)
+            found = _read_pairs(data, test_data, target, client, task)
+            return replace(found, batch_size=size)
+    return _read_pairs(data, test_data, target, client, task)
+
+
+def _read_pairs(
+    data: Any, test_data: Any, target: str | None, client: str | None, task: TaskName
+) -> Examples:
+    """The examples of inputs and targets."""
+    task = _task_of(data, target) if task == "module" else task
     coded = Coded(data, test_data)
     if is_frame(data):
         check_names("data", data)
@@ -58,6 +85,29 @@ def read_data(
         raise
     except (ValueError, TypeError) as error:
         raise ConfigError(f"data=: {error}") from None
+
+
+def _refuse_unused(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            about = {"target": "a DataFrame", "labels": "other data with a LightningModule"}[name]
+            raise ConfigError(f"{name}={value}: allowed with {about}")
+
+
+def _task_of(frame: Any, target: str | None) -> TaskName:
+    """The task of a DataFrame for a module, which reads its targets as they are."""
+    kind = getattr(frame[target].dtype, "kind", "O") if target in frame else "O"
+    return "regression" if kind == "f" else "classification"
+
+
+def _pairs(module: Any) -> tuple[Any, Any, int]:
+    """Datasets of (input, target) for training and tests, of a DataModule, and its batch size."""
+    train, test, val, batch_size, clients = load("data=", module)
+    if train.collate is not default_collate or clients is not None:
+        raise ConfigError("data= has a collate_fn or clients; allowed: model= a LightningModule")
+    if val is not None:
+        log.warning("data=: a LightningModule would use its val_dataloader; split.val is used")
+    return train.dataset, test and test.dataset, batch_size
 
 
 def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:

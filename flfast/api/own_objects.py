@@ -28,7 +28,8 @@ def own_objects(
     *,
     settings: Sequence[str],
     target: str | None,
-    client: str | None,
+    client: Any,
+    labels: Any = None,
 ) -> Own:
     """The record of what replaces options of the config; the settings may name the task.
 
@@ -52,18 +53,23 @@ def own_objects(
         if not is_user_module(model):  # which makes its layers in configure_model
             check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
-    read = read_data(
-        found.get("data"), test_data, target=target, client=client, task=chosen_task(settings)
-    )
+    trains_itself = model is not None and is_user_module(model)
+    task = "module" if trains_itself else chosen_task(settings)
+    about: dict[str, Any] = {"target": target, "client": client, "labels": labels}
+    read = read_data(found.get("data"), test_data, **about, task=task)
     for group, value in found.items():
         content = read if group == "data" else value
         nodes[group] = {"_target_": name_of(value), OWN: fingerprint(content)}
         if group == "data":
-            about = {"test_data": test_data is not None, "target": target, "client": client}
-            nodes[group] |= {name: word for name, word in about.items() if word}
+            nodes[group] |= {"test_data": True} if test_data is not None else {}
+            nodes[group] |= {
+                name: word if isinstance(word, (str, int)) else name.upper()
+                for name, word in about.items()
+                if word is not None
+            }
     if read is not None:
         found["data"] = read
-    return Own(**found, nodes=nodes, trains_itself=model is not None and is_user_module(model))
+    return Own(**found, nodes=nodes, trains_itself=trains_itself)
 
 
 def name_of(value: Any) -> str:

@@ -41,6 +41,7 @@ class Run:
         test_data: as of `flfast.run`.
         target: as of `flfast.run`.
         client: as of `flfast.run`.
+        labels: as of `flfast.run`.
         model: as of `flfast.run`; the run's weights are loaded into a copy.
         algorithm: as of `flfast.run`.
         allow: packages, modules or functions that the run's config names and that may be called,
@@ -57,7 +58,8 @@ class Run:
         data: Any = None,
         test_data: Any = None,
         target: str | None = None,
-        client: str | None = None,
+        client: Any = None,
+        labels: Any = None,
         model: "nn.Module | Callable[..., nn.Module] | None" = None,
         algorithm: "Algorithm | Callable[..., Algorithm] | None" = None,
         allow: str | Sequence[str] = (),
@@ -72,6 +74,7 @@ class Run:
             )
         self._given = {"data": data, "model": model, "algorithm": algorithm}
         self._arguments = {"test_data": test_data, "target": target, "client": client}
+        self._arguments["labels"] = labels
         self._allow = [allow] if isinstance(allow, str) else list(allow)
 
     @classmethod

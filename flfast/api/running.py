@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -63,7 +64,8 @@ def run(  # noqa: PLR0913 - one parameter an option
     data: Any = None,
     test_data: Any = None,
     target: str | None = None,
-    client: str | None = None,
+    client: Any = None,
+    labels: Any = None,
     model: "nn.Module | Callable[..., nn.Module] | None" = None,
     algorithm: "Algorithm | Callable[..., Algorithm] | None" = None,
     **settings: NoReturn,
@@ -78,11 +80,16 @@ def run(  # noqa: PLR0913 - one parameter an option
             or a triple with the client of each example; a map-style `Dataset` of such pairs or
             triples; a pandas DataFrame; an `Examples`, or a function that returns one. If they
             name clients, these are the clients of the run, unless `partition` is set. Examples
-            without labels, as of a regression, are divided by `partition=iid`.
+            without labels, as of a regression, are divided by `partition=iid`. With a
+            LightningModule: its DataModule, or data whose samples are of any structure; see
+            docs/lightning.md.
         test_data: the central test set in the same form, or with clients their own test sets.
         target: column of a DataFrame with the targets: integers from 0, or with
             `"task=regression"` numbers.
-        client: column of a DataFrame with the clients, if there are any.
+        client: column of a DataFrame with the clients, if there are any. Of a LightningModule's
+            data: a name for each sample; or an attribute of the Dataset, or a key or index of a
+            sample, that holds it; or a function of a sample.
+        labels: of a LightningModule's data, the class of each sample likewise, for partitions.
         model: in place of `model=NAME`: a module, which is copied and whose weights are the
             initial ones, or a function of (input_shape, num_classes), or of fewer.
         algorithm: in place of `algorithm=NAME`: an `Algorithm`, or a function that gets what its
@@ -101,7 +108,7 @@ def run(  # noqa: PLR0913 - one parameter an option
             'flfast.run under `if __name__ == "__main__":`'
         )
     given = {"data": data, "model": model, "algorithm": algorithm}
-    columns = {"target": target, "client": client}
+    columns = {"target": target, "client": client, "labels": labels}
     known = ["folder", *given, "test_data", *columns]
     check_settings(settings, known=known, caller="flfast.run")
     check_words(overrides)
@@ -113,11 +120,12 @@ def run(  # noqa: PLR0913 - one parameter an option
         check_surroundings()
     with _alone():
         own = NOTHING
-        if any(value is not None for value in (*given.values(), test_data, target, client)):
+        if any(value is not None for value in (*given.values(), test_data, *columns.values())):
             from flfast.api.own_objects import own_objects  # imports torch
 
             own = own_objects(given, test_data, settings=overrides, **columns)
-        words = [*_module(own, overrides), *_partition(own, overrides), *overrides]
+        implied_words = _module(own, overrides), _partition(own, overrides), _size(own, overrides)
+        words = [*chain.from_iterable(implied_words), *overrides]
         _refuse_options(own, overrides)
         return run_composed(composed(words), own, folder)
 
@@ -230,6 +238,13 @@ def _partition(own: Own, overrides: Sequence[str]) -> list[str]:
     if own.data.owner is not None:
         return ["partition=natural"]
     return [] if own.data.classes is not None else ["partition=iid"]
+
+
+def _size(own: Own, overrides: Sequence[str]) -> list[str]:
+    """The batch size of a DataModule's own loader, unless another one is chosen."""
+    size = getattr(own.data, "batch_size", None)
+    chosen = any(word.startswith(("batch_size=", "experiment=")) for word in overrides)
+    return [] if size is None or chosen else [f"batch_size={size}"]
 
 
 def _refuse_options(own: Own, overrides: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from flfast.checkpoints.folders import (
     parts_of,
 )
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.samples import CollatedSamples, StackedSamples
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import World, gather
 from flfast.engines.site import Site
@@ -59,7 +60,13 @@ def fingerprint(data: FederatedDataModule) -> str:
 
 
 def _parts(inputs: Tensor | Dataset[Tensor]) -> Iterator[Tensor]:
-    """Inputs to compare, a few at a time."""
+    """Inputs to compare, a few at a time. What users' Datasets read may differ every time."""
+    if isinstance(inputs, CollatedSamples):
+        return
+    if isinstance(inputs, StackedSamples):
+        for leaf in inputs.leaves:
+            yield from _parts(leaf)
+        return
     if isinstance(inputs, Tensor) and inputs.nbytes <= COMPARED_BYTES:
         yield from inputs.split(max(CHUNK_BYTES * len(inputs) // max(inputs.nbytes, 1), 1))
         return

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from flfast.config.errors import ConfigError
 from flfast.config.known_words import here_it_is, ours
-from flfast.config.own import OWN
+from flfast.config.own import OWN, passed
 from flfast.config.rule import Config, shown
 from flfast.config.rules import RULES
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
@@ -51,7 +51,7 @@ def check(config: DictConfig) -> None:
     problems = [*_check_schema("", values, Settings)]
     if not problems:
         problems = [
-            *_check_targets("", _without_holdout(values)),
+            *_check_targets("", _passed(values)),
             *_check_trainer(values["trainer"]),
         ]
     if not problems:
@@ -116,10 +116,10 @@ def _check_targets(prefix: str, node: Any) -> Iterator[str]:
         yield from _check_targets(f"{prefix}{name}.", child)
 
 
-def _without_holdout(values: Config) -> Config:
-    """The config without `sampler.holdout_clients`, which samplers do not receive."""
+def _passed(values: Config) -> Config:
+    """The config without what its targets do not receive, such as `sampler.holdout_clients`."""
     sampler = {k: v for k, v in values["sampler"].items() if k != "holdout_clients"}
-    return {**values, "sampler": sampler}
+    return {**values, "sampler": sampler, "data": passed(values["data"])}
 
 
 def _check_target(prefix: str, node: Config) -> Iterator[str]:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from flfast.config.composition import compose, sources_of, without_hydra
 from flfast.config.family_options import fill_members
-from flfast.config.own import NOTHING, Own
+from flfast.config.own import NOTHING, Own, default_batch_size
 from flfast.state.real_folder import real_folder
 
 log = logging.getLogger(__name__)
@@ -72,22 +72,31 @@ class HydraJob:
             HydraException: if an override names no key or no option.
         """
         name = self.hydra.hydra.job.config_name
-        composed = compose([*self.overrides, *more], name=name, sources=sources_of(self.hydra))
-        return self.fill(without_hydra(composed))
+        words = [*self.overrides, *more]
+        composed = compose(words, name=name, sources=sources_of(self.hydra))
+        return self.fill(without_hydra(composed), words)
 
-    def fill(self, config: DictConfig) -> DictConfig:
+    def fill(self, config: DictConfig, words: Sequence[str] | None = None) -> DictConfig:
         """A copy of the config with values in place of `${hydra:...}`, and with nodes of `own`.
 
         Hydra's resolver would read a global, which ranks and runs from Python do not have.
         """
-        config = self._complete(config)
+        config = self._complete(config, words)
         self._fill(config, OmegaConf.to_container(config, resolve=False))
         return config
 
-    def _complete(self, config: DictConfig) -> DictConfig:
-        """A copy with nodes of `own`, options of members, and targets where they are now."""
+    def _complete(self, config: DictConfig, words: Sequence[str] | None = None) -> DictConfig:
+        """A copy with nodes of `own`, options of members, and targets where they are now.
+
+        The batch size of a DataModule is that of the run, unless the words choose one.
+        """
         config = deepcopy(config)
         self.own.put_into(config)
+        chosen = ("batch_size=", "experiment=")
+        if not any(
+            word.startswith(chosen) for word in (self.overrides if words is None else words)
+        ):
+            config.batch_size = default_batch_size(config.data) or config.batch_size
         fill_members(config, self._model_option)
         return config
 

@@ -27,7 +27,7 @@ class Own:
         client: number of the client whose examples alone are kept, and the number of clients, in
             a process of a deployment; None in a simulation.
         nodes: parts of the config, by group: `_target_`, a fingerprint under `_own_`; of data also
-            `target` and `client`, and whether there is `test_data`, if they were given.
+            `target`, `client` and `labels`, and whether there is `test_data`, if they were given.
         trains_itself: whether the model is a LightningModule with a step of its own.
     """
 
@@ -72,8 +72,26 @@ def _words(group: str, node: Mapping[str, Any]) -> list[str]:
     found = [f"{group}={group.upper()}"]
     if group == "data":
         found += ["test_data=TEST_DATA"] * bool(node.get("test_data"))
-        found += [f"{key}={str(node[key])!r}" for key in ("target", "client") if node.get(key)]
+        for key in ("target", "client", "labels"):
+            if (value := node.get(key)) is not None:
+                found.append(f"{key}={value if value == key.upper() else repr(str(value))}")
     return found
+
+
+def is_function(node: Mapping[str, Any]) -> bool:
+    """Whether a node of data gives a function that returns examples, or else a DataModule."""
+    ours = str(node["_target_"]).startswith("flfast.")
+    return bool(node.get("_partial_") or OWN in node or ours)
+
+
+def default_batch_size(node: Mapping[str, Any]) -> Any:
+    """The batch size of a node of a DataModule, as most have one; None without it."""
+    return None if is_function(node) else node.get("batch_size")
+
+
+def passed(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of data without what a DataModule does not get: where clients and labels are."""
+    return {k: v for k, v in node.items() if is_function(node) or k not in {"owner", "labels"}}
 
 
 NOTHING = Own()

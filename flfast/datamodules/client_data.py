@@ -98,8 +98,9 @@ class ClientDataModule(L.LightningDataModule):
         return transform(inputs, dtype=dtype, rng=rng)
 
     def val_dataloader(self) -> EvalLoader:
-        """The client's validation examples; the server validates on those of all clients."""
-        if self.data.pooled or self.client_id == self.data.server:
+        """The client's validation examples, or the central or all clients' ones."""
+        central = len(self.data.central_val) > 0
+        if central or self.data.pooled or self.client_id == self.data.server:
             return self.data.val_dataloader()
         return self.data.eval_loader(self.data.splits["val"].indices_of(self.client_id))
 

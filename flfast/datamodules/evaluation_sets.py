@@ -26,7 +26,7 @@ class EvaluationSet(NamedTuple):
 
     Attributes:
         positions: positions among the predictions of the pass, int64 [m].
-        group: the client, or 0 for the central test set, int64 [m].
+        group: the client, or 0 for a central set, int64 [m].
         groups: those that have examples, ascending, int64 [G]. A few examples of a large
             population are measured in the time that they take.
         place: place of each example's group among these, int64 [m].
@@ -201,6 +201,8 @@ def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarr
     """Examples of a set and their clients, int64 [m] each."""
     if name == "global":
         return data.central_test, np.zeros_like(data.central_test)
+    if name == "val" and len(data.central_val):
+        return data.central_val, np.zeros_like(data.central_val)
     if name == ATTACK:
         assert data.backdoor is not None
         concerned = data.backdoor.concerns(data.examples.targets[data.central_test])

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
+from flfast.datamodules.samples import SampleTransform
 from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.forecasting import FACTS, OBJECTIVES
@@ -32,13 +33,15 @@ class Examples:
     Attributes:
         inputs: tensor [N, ...] (uint8 for images, int64 for tokens), in memory or over a
             memory-mapped file (`mapped.py`), so read rows and do not write; or a map-style
-            `Dataset` of input tensors.
+            `Dataset` of input tensors. With `task=module`, samples of any structure; see
+            `samples.py`.
         targets: shape and type depend on the task. `classification`: int64 [N] in [0, C).
             `language`: tokens int64 [N, T], `IGNORED` at positions without a target. `regression`:
             float32 [N, C]. `multilabel`: 0 or 1, [N, C]. `survival`: time >= 0, and 1 for an event
             or 0 if it was not seen by then, float32 [N, 2]. `forecasting`: float32 [N, H + 3, C],
             see `flfast/tasks/forecasting.py`. `segmentation`: a class in [0, C) per pixel, or
-            `IGNORED`, integers [N, H, W]; 0 is the background.
+            `IGNORED`, integers [N, H, W]; 0 is the background. `module`: int64 [N], labels
+            or zeros.
         num_classes: C: classes, tokens of the vocabulary, numbers to predict, or labels; 1 of
             `survival`.
         input_shape: shape of one input, without the batch dimension; () reads the first input.
@@ -64,6 +67,9 @@ class Examples:
         objective: the loss of `forecasting`, `mse` or `mae`.
         rescaled: (training examples, int64 [M]) -> the same examples, scaled by these; None if no
             value depends on which examples train.
+        datamodule: a user's LightningDataModule, whose hooks change batches; None: there is none.
+        is_val: members of the dataset's validation set, bool [N]; None if there is none.
+        batch_size: that of the user's own loader of training batches; None: it has none.
         dice_weight: weight of the soft Dice loss of `segmentation`, beside the cross-entropy.
     """
 
@@ -71,7 +77,7 @@ class Examples:
     targets: Tensor
     num_classes: int
     input_shape: tuple[int, ...] = ()
-    transform: BatchTransform = AS_STORED
+    transform: BatchTransform | SampleTransform = AS_STORED
     is_test: np.ndarray | None = None
     owner: np.ndarray | None = None
     task: TaskName = "classification"
@@ -87,6 +93,8 @@ class Examples:
     rescaled: Callable[[np.ndarray], "Examples"] | None = None
     dice_weight: float = 1.0
     datamodule: Any = None
+    is_val: np.ndarray | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         num = len(self.targets)
@@ -98,13 +106,15 @@ class Examples:
         self._read_targets()
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             check_finite(self.inputs)
-        for name in ("inputs", "is_test", "owner", "labels", "unused"):
+        for name in ("inputs", "is_test", "owner", "labels", "unused", "is_val"):
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
         if self.is_test is not None and not self.is_test.any():
             object.__setattr__(self, "is_test", None)
-        shape = self.input_shape or tuple(self.inputs[0].shape)
+        shape = self.input_shape
+        if not shape and self.task != "module":
+            shape = tuple(self.inputs[0].shape)
         object.__setattr__(self, "input_shape", shape)
 
     def _read_targets(self) -> None:
@@ -135,8 +145,9 @@ class Examples:
     @property
     def overlap(self) -> int | None:
         """Number of later windows that share steps with a window; None without a stride."""
-        steps = self.input_shape[-1] + self.horizon
-        return None if self.stride is None else -(-steps // self.stride) - 1
+        if self.stride is None:
+            return None
+        return -(-(self.input_shape[-1] + self.horizon) // self.stride) - 1
 
     @property
     def classes(self) -> np.ndarray | None:
@@ -166,8 +177,11 @@ class Examples:
 def warn_of_equal_targets(examples: Examples) -> None:
     """Warn if all training targets are equal: there is nothing to learn.
 
-    Targets that are held out later, such as those of `split.val`, count as training targets.
+    Targets that are held out later, such as those of `split.val`, count as training targets. What
+    a user's module learns is not known.
     """
+    if examples.task == "module":
+        return
     targets = examples.targets
     if examples.is_test is not None:
         targets = targets[torch.from_numpy(~examples.is_test)]

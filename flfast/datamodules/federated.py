@@ -23,9 +23,10 @@ from flfast.datamodules.batches import (
 from flfast.datamodules.client_data import ClientDataModule, transform_batch
 from flfast.datamodules.examples import Examples, warn_of_equal_targets
 from flfast.datamodules.fetching import Loading, make_fetch
+from flfast.datamodules.own_samples import as_samples
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Shift
-from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples
+from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples, val_set
 from flfast.state.injection import call_with
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
@@ -63,6 +64,7 @@ class FederatedDataModule(L.LightningDataModule):
         loading: how examples are read.
         pooled: train one client that has all training examples: the centralised baseline.
         shift: how clients' inputs or labels differ beyond the mix of their labels.
+        samples: give batches [inputs, targets], for a module that reads both.
         client: (number, K) of the only client whose examples are kept, of a deployment with K
             clients; None keeps all.
 
@@ -72,6 +74,7 @@ class FederatedDataModule(L.LightningDataModule):
             central test set, the server's examples, and those that `split.few_shot` leaves out.
         central_test: examples of the central test set, int64. Without a test set of the dataset,
             the test examples of all participants.
+        central_val: the dataset's own validation set, int64; without one, it is that of clients.
         server: number of the server among `train_clients`, behind the last client; None if it
             has no examples.
         train_clients: `splits["train"]`, and the server's examples as those of one more client.
@@ -96,17 +99,19 @@ class FederatedDataModule(L.LightningDataModule):
         split: Split,
         loading: Loading,
         pooled: bool = False,
+        samples: bool = False,
         shift: Shift = NO_SHIFT,
         client: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.source, self.partition = source, partition
         self.seed, self.split, self.loading, self.pooled = seed, split, loading, pooled
-        self.shift, self._client = shift, client
+        self.shift, self._client, self._samples = shift, client, samples
         self.batching = Batching(batch_size=32)
         self.backdoor: Backdoor | None = None
         self.kinds: Kinds | None = None
         self._fetch: Fetch | None = None
+        self.central_val = np.zeros(0, np.int64)
         self._server_examples: dict[torch.dtype, Tree] = {}
 
     def setup(self, stage: str | None = None) -> None:
@@ -128,8 +133,9 @@ class FederatedDataModule(L.LightningDataModule):
         if self._client is not None:
             self._keep_only(*self._client)
         shifted, self.drawn = shift_examples(examples, self.shift, self.splits, seed=self.seed)
-        self._set_examples(_tmp_samples(shifted))
+        self._set_examples(shifted)
         self._hold_out()
+        self.central_val = val_set(examples)
         own_test = self.splits["test"].only(self.participants)
         self.central_test = central if len(central) else own_test.indices
         if self._client is not None:  # it is on no client
@@ -166,10 +172,12 @@ class FederatedDataModule(L.LightningDataModule):
             self.splits[name] = ClientIndices(indices, offsets * len(indices))
 
     def _set_examples(self, examples: Examples) -> None:
-        self.examples = examples
-        self._fetch = make_fetch(examples, self.loading)
+        self._given = self.examples = examples
+        if self._samples and examples.task != "module":
+            self.examples = as_samples(examples)
+        self._fetch = make_fetch(self.examples, self.loading)
         # Separate workers: a validation pass may run in the middle of a local epoch.
-        self._fetch_eval = make_fetch(examples, self.loading)
+        self._fetch_eval = make_fetch(self.examples, self.loading)
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:
@@ -200,13 +208,17 @@ class FederatedDataModule(L.LightningDataModule):
 
         shift, train = Shift("relabelled", at="train", targets=targets), self.train_clients
         relabelled, _ = shift_examples(
-            self.examples, shift, {"train": train}, seed=self.seed, clients=clients
+            self._given, shift, {"train": train}, seed=self.seed, clients=clients
         )
         self.close()
         self._set_examples(relabelled)
 
     def poison(self, clients: Iterable[int], backdoor: Backdoor) -> None:
         """Give some training examples of some clients a trigger, before any training."""
+        if self.examples.task == "module":
+            raise ValueError(
+                "a backdoor in the batches of a LightningModule; allowed: another model"
+            )
         changed = poisoned(self.examples, backdoor, clients, self.train_clients, seed=self.seed)
         self.backdoor = backdoor
         self.close()
@@ -269,8 +281,10 @@ class FederatedDataModule(L.LightningDataModule):
         )
 
     def val_dataloader(self) -> EvalLoader:
-        """All clients' validation examples."""
-        return self.eval_loader(self.splits["val"].indices)
+        """The central validation set, or all clients' validation examples."""
+        return self.eval_loader(
+            self.central_val if len(self.central_val) else self.splits["val"].indices
+        )
 
     def test_dataloader(self) -> EvalLoader:
         """The central test set."""
@@ -310,11 +324,3 @@ class FederatedDataModule(L.LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Normalise the batch on its device."""
         return transform_batch(self, self.examples, batch)
-
-
-def _tmp_samples(examples):
-    import dataclasses
-    from flfast.datamodules.samples import StackedSamples, SampleTransform
-    import os
-    if not os.environ.get("TMP_MODULE"): return examples
-    return dataclasses.replace(examples, inputs=StackedSamples([examples.inputs, examples.targets]), task="module", labels=examples.targets, transform=SampleTransform(examples.transform), input_shape=examples.input_shape)

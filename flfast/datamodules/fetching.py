@@ -2,16 +2,18 @@
 
 import errno
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, StackDataset
 
 from flfast.datamodules.batches import Fetch
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.samples import StackedSamples
+from flfast.datamodules.samples import CollatedSamples, StackedSamples
 
 _SHARED = "/dev/shm"
 _FULL = (
@@ -43,13 +45,18 @@ def make_fetch(examples: Examples, loading: Loading) -> Fetch:
     return _LoaderFetch(examples, loading)
 
 
-def _from_memory(inputs: Tensor, targets: Tensor, *, pin_memory: bool) -> Fetch:
+def _batch(samples: StackedSamples | CollatedSamples, items: list[Any]) -> tuple[Any, Tensor]:
+    inputs, targets = zip(*items, strict=True)
+    return samples.collate(inputs), torch.stack(targets)
+
+
+def _from_memory(inputs: Any, targets: Tensor, *, pin_memory: bool) -> Fetch:
     def fetch(batches: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, Tensor]]:
         for indices in batches:
             index = torch.from_numpy(indices)
             # index_select is several times faster than inputs[index].
             batch = inputs.index_select(0, index), targets[index]
-            yield (batch[0].pin_memory(), batch[1].pin_memory()) if pin_memory else batch
+            yield tree_map_only(Tensor, Tensor.pin_memory, batch) if pin_memory else batch
 
     return fetch
 
@@ -60,8 +67,10 @@ class _LoaderFetch:
     def __init__(self, examples: Examples, loading: Loading) -> None:
         self._batches: list[list[int]] = []
         columns: Any = (examples.inputs, examples.targets)
+        own = isinstance(columns[0], StackedSamples | CollatedSamples)
         self._loader: DataLoader[Any] = DataLoader(
             StackDataset(*columns),
+            collate_fn=partial(_batch, columns[0]) if own else None,
             batch_sampler=self._batches,  # it may change between iterations
             num_workers=loading.num_workers,
             pin_memory=loading.pin_memory,

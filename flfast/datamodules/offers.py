@@ -54,6 +54,11 @@ def flat_inputs(examples: Examples, indices: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: if inputs are tokens, whose numbers mean nothing.
     """
+    if examples.task == "module":
+        raise ValueError(
+            "the partition compares inputs, and these are a module's own samples; "
+            "allowed: another one, such as partition=dirichlet"
+        )
     inputs = examples.inputs
     if isinstance(inputs, Tensor):
         chosen = inputs[torch.from_numpy(indices)]

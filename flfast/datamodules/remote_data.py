@@ -42,6 +42,10 @@ class Schema(NamedTuple):
 
 def schema_of(examples: Examples) -> Schema:
     """The schema of some examples."""
+    if examples.task == "module":
+        raise ValueError(
+            "task=module: real clients train models of tensors; allowed: other models"
+        )
     first = examples.inputs[0]
     names = [examples.input_names, examples.class_names, examples.vocabulary or ()]
     return Schema(

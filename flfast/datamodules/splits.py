@@ -178,6 +178,8 @@ def split_examples(
 ) -> SplitExamples:
     """Divide the examples among the server, the clients and the central test set.
 
+    The dataset's own validation set is the central one, and none is held out beside it.
+
     The dataset's own test set is the central one. But if its examples have owners, and the
     partition leaves each of the dataset's clients whole, they belong to the client that has their
     owner. If some have no owner, -1, all are central.
@@ -189,6 +191,7 @@ def split_examples(
     num = len(examples.targets)
     is_test = np.zeros(num, bool) if examples.is_test is None else examples.is_test
     used = np.ones(num, bool) if examples.unused is None else ~examples.unused
+    used[val_set(examples)] = False
     given, held_out = np.flatnonzero(~is_test & used), np.flatnonzero(is_test & used)
     server = draw_for_server(given, split.server_examples, generator(seed, "server"))
     pool = np.setdiff1d(given, server, assume_unique=True)
@@ -217,7 +220,10 @@ def split_examples(
     if len(_client_of(names, names, owner)):  # each of its clients may be in its own process
         place = own_places(owner, number or 0, seed)
     shares: dict[str, np.ndarray | float]
-    shares = {"test": np.where(has_test, 0.0, split.test), "val": split.val}
+    shares = {
+        "test": np.where(has_test, 0.0, split.test),
+        "val": split.val if examples.is_val is None else 0.0,
+    }
     overlap = examples.overlap
     splits = split_clients(
         pool, owner, num_clients=num_clients, fractions=shares, place=place, overlap=overlap
@@ -231,6 +237,11 @@ def split_examples(
     tests, whose = np.concatenate([test.indices, held_out]), np.append(test.owner(), own_test)
     splits["test"] = group_by_client(tests, whose, num_clients)
     return SplitExamples(splits, np.zeros(0, dtype=np.int64), server, owner, digest)
+
+
+def val_set(examples: Examples) -> np.ndarray:
+    """The dataset's own validation set, int64."""
+    return np.flatnonzero(examples.is_val if examples.is_val is not None else ())
 
 
 def _client_of(names: np.ndarray, known: np.ndarray, owner: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.core.hooks import DataHooks
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torch.optim import Optimizer
@@ -16,7 +17,7 @@ from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
 from flfast.algorithms.local import local
 from flfast.config.errors import ConfigError
-from flfast.config.own import NOTHING, Own
+from flfast.config.own import NOTHING, Own, is_function
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
@@ -26,6 +27,7 @@ from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.module_optimizer import ModuleOptimizer
+from flfast.setup.data_modules import module_examples
 from flfast.setup.preload import data_source, given_task
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
@@ -40,7 +42,8 @@ def load_for_node(config: DictConfig, own: Own) -> Examples | None:
     """Examples for all ranks of a node; None from functions of users, which may do more."""
     node = OmegaConf.to_yaml(config.data)
     ours = node.count("_target_: ") == node.count("_target_: flfast.")
-    if own.data is not None or not (ours or "download: true" in node):
+    once = ours or "download: true" in node or not is_function(config.data)
+    if own.data is not None or not once:
         return None
     torch.set_num_threads(config.threads)
     return _source(config, own)(config.seed)
@@ -67,17 +70,26 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
             split=split,
             loading=loading,
             pooled=config.mode == "centralized",
+            samples=config.task == "module",
             shift=instantiate(config.shift),
             client=own.client,
         )
-        named_owner = config.data.get("owner") not in {None, "auto"}
-        if named_owner and not asks_for(data.partition, "owner"):
-            name = config.partition["_target_"].rpartition(".")[2]
-            log.warning(
-                "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
-                *(config.data.owner, name),
-            )
     data.setup()
+    named_owner = config.data.get("owner") not in {None, "auto"}
+    named_owner |= data.examples.datamodule is not None and data.examples.owner is not None
+    if named_owner and not asks_for(data.partition, "owner"):
+        name = config.partition["_target_"].rpartition(".")[2]
+        log.warning(
+            "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
+            *(config.data.get("owner", "clients"), name),
+        )
+    if data.examples.batch_size not in {None, config.batch_size}:
+        own_size = data.examples.batch_size
+        log.info("batch_size=%s, and train_dataloader has %d", config.batch_size, own_size)
+    if len(data.central_val) and config.split.val:
+        log.info(
+            "split.val=%g holds out nothing: the data have a validation set", config.split.val
+        )
     is_marked = config.data.get("is_test") not in {None, "auto"} or data.examples.stride
     if own.client and not (is_marked or data.owner.any()) and config.data.get("test_fraction"):
         log.warning(
@@ -105,9 +117,19 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
             if task == "forecasting" and given is None and asks_for(chosen, "task"):
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
             found = call_with(chosen, seed=seed, task=task)
-        return of_kind(found, Examples, f"data={target}", allowed="an Examples of flfast")
+            if isinstance(found, DataHooks):
+                found = module_examples(f"data={target}", found, **_facts(config.data))
+        allowed = "an Examples of flfast, or a LightningDataModule"
+        return of_kind(found, Examples, f"data={target}", allowed=allowed)
 
     return source
+
+
+def _facts(node: DictConfig) -> dict[str, Any]:
+    """Where a DataModule's samples have clients and labels."""
+    found = {"client": node.get("owner"), "labels": node.get("labels")}
+    read = {k: instantiate(v) if isinstance(v, DictConfig) else v for k, v in found.items()}
+    return {**read, "keys": ("data.owner", "data.labels")}
 
 
 def build_optimizer(

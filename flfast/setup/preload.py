@@ -4,6 +4,7 @@ import importlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
+from flfast.config.own import is_function, passed
 from flfast.datamodules.examples import Examples
 from flfast.state.injection import asks_for, call_with
 from flfast.state.native.compiler import missing
@@ -58,13 +60,19 @@ def data_source(config: DictConfig) -> Callable[..., Examples]:
     examples = _loaded.get(_key(config))
     if examples is not None:
         return lambda: examples
+    if not is_function(config.data):
+        plain: Any = OmegaConf.to_container(config.data, resolve=True)
+        return partial(instantiate, passed(plain), _convert_="all")
     source: Callable[..., Examples] = instantiate(config.data)
     return source
 
 
 def given_task(config: DictConfig) -> TaskName | None:
-    """The task that the config names, which a source gets that asks for it."""
-    return None if config.task == "auto" else config.task
+    """The task that the config names, which a source gets that asks for it.
+
+    For a user's module, data are of whatever task they are for.
+    """
+    return None if config.task in {"auto", "module"} else config.task
 
 
 def _key(config: DictConfig) -> str:

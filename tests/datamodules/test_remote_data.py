@@ -6,7 +6,6 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.remote_data import RemoteData, schema_of
 from flfast.datamodules.splits import Split
-from flfast.tasks.by_name import TASKS
 
 SIZES = {"train": np.array([3, 5]), "val": np.array([1, 0]), "test": np.array([0, 2])}
 TARGETS = {
@@ -20,7 +19,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TARGETS)
 def test_sizes_are_true_and_inputs_take_no_memory(task):
     given = Examples(
         torch.ones(2, 4, 5),

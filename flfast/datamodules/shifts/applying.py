@@ -43,6 +43,11 @@ def shift_examples(
     """
     if not shift.changes:
         return examples, {}
+    if examples.task == "module":
+        raise ValueError(
+            f"{shift.name} examples: these are a module's own samples, of any structure; allowed: "
+            f"data of flfast, shift=none and attacks on uploads"
+        )
     if shift.check is not None:
         shift.check(examples)
     owner = _owner(examples, [splits[name] for name in _SPLITS[shift.at]], clients)

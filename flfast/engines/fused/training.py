@@ -209,6 +209,7 @@ class FusedTraining:
         if width == 1:
             return [[client_id] for client_id in clients]
         batching = plan.batching._replace(limit=self._site.trainers.trainer(plan).train_limit)
+        exact = not self._site.module.task_type.padded
         rates: dict[float, list[int]] = {}  # all clients of a stack have one learning rate
         for client_id in clients:
             rates.setdefault(download.plan(client_id, plan).lr, []).append(client_id)
@@ -224,5 +225,5 @@ class FusedTraining:
         return [
             [members[place] for place in stack]
             for members in rates.values()
-            for stack in group_clients([sizes_of_steps(k) for k in members], width)
+            for stack in group_clients([sizes_of_steps(k) for k in members], width, exact=exact)
         ]

@@ -15,7 +15,7 @@ from flfast.config.composition import compose
 from flfast.state.injection import asks_for, call_with
 
 CONF = Path(__file__).parents[3] / "conf" / "data"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "lightning")
 
 
 def signature(config):

@@ -73,7 +73,9 @@ def local_steps(
     return LocalSteps(sizes, int(one_epoch.sum()), int(sizes.sum()))
 
 
-def group_clients(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
+def group_clients(
+    sizes: Sequence[np.ndarray], width: int, *, exact: bool = False
+) -> list[list[int]]:
     """Group clients into stacks; within a stack those with the most steps come first.
 
     A stack pads its batches to its largest one. Clients are therefore grouped by batch size, so
@@ -82,6 +84,7 @@ def group_clients(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
     Args:
         sizes: batch sizes of every client's steps, [T] each.
         width: largest number of clients in a stack, >= 1.
+        exact: batches keep their sizes, so clients with equal ones should be neighbours.
 
     Returns:
         Stacks of positions in `sizes`; every client is in exactly one stack.
@@ -91,7 +94,10 @@ def group_clients(sizes: Sequence[np.ndarray], width: int) -> list[list[int]]:
     largest = [int(client.max()) for client in sizes]
     # All small batches are one group. Larger ones are grouped by powers of two.
     group = [max(size, SMALL_BATCH).bit_length() for size in largest]
-    order = sorted(range(len(sizes)), key=lambda i: (-group[i], -len(sizes[i]), -largest[i], i))
+    total = [-int(client.sum()) if exact else 0 for client in sizes]
+    order = sorted(
+        range(len(sizes)), key=lambda i: (-group[i], -len(sizes[i]), -largest[i], total[i], i)
+    )
     stacks: list[list[int]] = []
     for place in order:
         last = stacks[-1] if stacks else []

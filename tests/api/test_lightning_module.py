@@ -1,0 +1,224 @@
+"""A user's LightningModule as the model of a run: its own step, optimizers, hooks and numbers."""
+
+from copy import deepcopy
+
+import lightning as L
+import lightning_modules as modules
+import pytest
+import torch
+from sampling import others_slow
+from torch.utils.data import DataLoader, TensorDataset
+
+import flfast
+from flfast.engines.eager import EagerTraining
+from flfast.state.randomness import generator, seed_torch
+
+DATA = ("data=synthetic", "data.num_examples=72", "data.num_test=24", "data.shape=[8]", "data.num_clients=3")
+DATA = (*DATA, "data.num_classes=3", "partition=iid", "partition.min_samples=2")
+SMALL = (*DATA, "partition.num_clients=3", "batch_size=5", "local_epochs=2", "rounds=2")
+QUIET = ("trainer.devices=1", "callbacks=none")
+ALONE = ("partition.num_clients=1", "split.val=0", "split.test=0", "optimized_metric=train/loss")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a module, or another model, with the same initial weights each time."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(kind, *words, **objects):
+        torch.manual_seed(0)
+        return flfast.run(*SMALL, *QUIET, *words, model=kind(), **objects)
+
+    return run
+
+
+def engine_of(run):
+    """What the log says of the engine."""
+    lines = (run.folder / "train.log").read_text().splitlines()
+    return next(line for line in lines if "| engine " in line).split("| engine ")[1]
+
+
+def weights(run):
+    return torch.load(run.folder / "model.pt")
+
+
+FITS = [
+    (modules.Plain, {}),
+    (modules.Dropped, {}),
+    (modules.ByStep, {}),
+    (modules.ByEpoch, {}),
+    (modules.ByHand, {}),
+    (modules.TwoOptimizers, {}),
+    (modules.Hooked, {}),
+    (modules.Skipping, {}),
+    (modules.Clipped, {}),
+    (modules.Plain, {"gradient_clip_val": 0.1}),
+    (modules.Plain, {"accumulate_grad_batches": 2}),
+    (modules.ByStep, {"precision": "64-true"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), FITS)
+def test_one_client_and_one_round_are_trainer_fit(run, monkeypatch, kind, options):
+    """To the last bit, where the order of examples is the same."""
+    ended, train = [], EagerTraining._train_client
+
+    def kept(self, *args):
+        ended.append(train(self, *args))
+        return ended[-1]
+
+    monkeypatch.setattr(EagerTraining, "_train_client", kept)
+    words = [f"trainer.{name}={value}" for name, value in options.items()]
+    whole = ("engine=eager", "rounds=1", "batch_size=6", *ALONE)
+    run(kind, *whole, *words)
+    torch.manual_seed(0)
+    expected = kind()
+    fit_alone(expected, options)
+    last = ended[-1].done.weights
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, last["params"][name]), name
+
+
+def fit_alone(module, options):
+    """`Trainer.fit` as its user would, on all training examples, with the run's order."""
+    from flfast.setup.build import build_data
+
+    data = build_data(flfast.compose(*SMALL, *ALONE))
+    indices = data.train_clients.indices_of(0)
+    inputs, targets = data.examples.inputs[indices], data.examples.targets[indices]
+    if options.get("precision") == "64-true":
+        inputs = inputs.double()
+
+    class Order:
+        epoch = 0
+
+        def __len__(self):
+            return len(indices)
+
+        def __iter__(self):
+            rng = generator(0, "shuffle", 1, 0, self.epoch)
+            self.epoch += 1
+            return iter(rng.permutation(len(indices)).tolist())
+
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=6, sampler=Order())
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trainer = L.Trainer(max_epochs=2, accelerator="cpu", devices=1, **quiet, **options)
+    batches = list_of_epochs(loader)
+    seed_torch(0, "local training", 1, 0, others=True)
+    trainer.fit(module, batches)
+    torch.set_num_threads(threads)
+
+
+def list_of_epochs(loader):
+    """The same batches without drawing from torch's generator, as a DataLoader does."""
+
+    class Epochs:
+        def __len__(self):
+            return len(loader)
+
+        def __iter__(self):
+            with torch.random.fork_rng(devices=[]):
+                batches = list(loader)
+            return iter(batches)
+
+    return Epochs()
+
+
+ALGORITHMS = ["fedavg", "scaffold", "ditto", "fedprox", "fedsam", "fedrep", "feddyn", "per_fedavg"]
+CASES = [(name, engine) for name in ALGORITHMS for engine in ("eager", "fused")]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "engine"),
+    others_slow(CASES, [("scaffold", "eager"), ("ditto", "fused"), ("fedavg", "fused")]),
+)
+def test_a_module_with_the_loss_of_the_task_is_the_same_as_a_plain_model(run, algorithm, engine):
+    words = (f"algorithm={algorithm}", f"engine={engine}", "optimizer=sgd", "optimizer.lr=0.1")
+    plain, module = run(modules.Network, *words), run(modules.Plain, *words)
+    for name, value in weights(plain).items():
+        assert torch.allclose(value, weights(module)[name], rtol=1e-5, atol=1e-7), name
+    column = "train/loss"
+    assert module.history[column].iloc[-1] == pytest.approx(plain.history[column].iloc[-1])
+
+
+@pytest.mark.parametrize("kind", [modules.Measured, modules.Contrastive])
+def test_engines_are_equal(run, kind):
+    eager, fused = run(kind, "engine=eager"), run(kind, "engine=fused")
+    for name, value in weights(eager).items():
+        assert torch.allclose(value, weights(fused)[name], rtol=1e-4, atol=1e-6), name
+    for column in {"train/loss", "train/double"} & {*eager.history.columns}:
+        expected = eager.history[column].iloc[-1]
+        assert fused.history[column].iloc[-1] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (modules.Annealed, "current_epoch"),
+        (modules.Numbered, "batch_idx"),
+        (modules.ByHand, "by hand"),
+        (modules.ByEpoch, "schedulers"),
+        (modules.Hooked, "on_before_optimizer_step"),
+    ],
+)
+def test_what_programs_do_not_follow_trains_eagerly_and_says_so(run, kind, reason):
+    found = engine_of(run(kind, "rounds=1"))
+    assert found.startswith("eager") and reason in found
+    with pytest.raises(flfast.ConfigError, match=reason):
+        run(kind, "rounds=1", "engine=fused")
+
+
+def test_logged_values_are_columns(run):
+    history = run(modules.Measured).history
+    last = history.iloc[-1]
+    assert last["train/double"] == pytest.approx(2 * last["train/loss"], rel=1e-5)
+    for view in ("global", "local"):
+        assert 0 <= last[f"{view}/acc"] <= 1 and last[f"{view}/loss"] > 0
+        assert 0 <= last[f"{view}/share of 0"] <= 1
+    assert last["val/loss"] > 0 and "val/acc" not in history
+
+
+def test_metric_objects_are_of_each_client_alone(run):
+    """Not means over batches, nor over what other clients have shown."""
+    words = ("loader.eval_batch_size=2", "split.test=0.3", "rounds=1")
+    found, one = run(modules.Measured, *words), run(modules.Measured, "split.test=0.3", "rounds=1")
+    assert found.clients["local/acc"].tolist() == one.clients["local/acc"].tolist()
+
+
+def test_a_scheduler_watches_the_clients_own_validation_examples(run):
+    assert engine_of(run(modules.Plateau, "split.val=0.2")).startswith("eager")
+
+
+@pytest.mark.parametrize(
+    "word", ["micro_batch=2", "strategy=dp", "audit=membership", "algorithm=fedlc"]
+)
+def test_what_needs_losses_of_examples_is_refused(run, word):
+    with pytest.raises(flfast.ConfigError) as error:
+        run(modules.Plain, word, "trainer.devices=2" if "dp" in word else "rounds=1")
+    assert "allowed" in str(error.value) or "use" in str(error.value)
+
+
+@pytest.mark.slow
+def test_ranks_do_not_wait_for_each_others_metrics(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for num in (1, 2):
+        torch.manual_seed(0)
+        words = (*SMALL, f"trainer.devices={num}", "engine=eager")
+        found.append(flfast.run(*words, model=modules.Measured(), folder=f"on-{num}"))
+    columns = ["train/loss", "global/acc", "local/acc", "val/loss"]
+    one, two = (run.history[columns].iloc[-1].tolist() for run in found)
+    assert one == pytest.approx(two, rel=1e-5)
+
+
+def test_the_users_object_stays_as_it_is(run):
+    """A run trains a copy."""
+    module = modules.Measured()
+    before, kind = deepcopy(module.state_dict()), type(module)
+    run(lambda: module, "rounds=1")
+    assert type(module) is kind and module._trainer is None
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
