@@ -16,6 +16,7 @@ from flfast.api.own_data import read_data
 from flfast.api.own_parts import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
+from flfast.datamodules.samples import CollatedSamples, StackedSamples
 from flfast.lit.user_module import is_user_module
 from flfast.setup.model_check import check_copies, check_initialized, check_module
 
@@ -57,6 +58,7 @@ def own_objects(
     task = "module" if trains_itself else chosen_task(settings)
     about: dict[str, Any] = {"target": target, "client": client, "labels": labels}
     read = read_data(found.get("data"), test_data, **about, task=task)
+    about["batch_size"] = getattr(read, "batch_size", None)
     for group, value in found.items():
         content = read if group == "data" else value
         nodes[group] = {"_target_": name_of(value), OWN: fingerprint(content)}
@@ -126,6 +128,8 @@ def _children(value: Any) -> list[Any]:
         found += [*_content(value.__code__), value.__defaults__, value.__kwdefaults__, cells]
     elif isinstance(value, nn.Module):
         found += [repr(value), value.state_dict()]
+    elif isinstance(value, (StackedSamples, CollatedSamples)):
+        found += vars(value).values()
     elif is_dataclass(value) and not isinstance(value, type):
         found += [getattr(value, field.name) for field in fields(value)]
     return found

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -124,8 +123,7 @@ def run(  # noqa: PLR0913 - one parameter an option
             from flfast.api.own_objects import own_objects  # imports torch
 
             own = own_objects(given, test_data, settings=overrides, **columns)
-        implied_words = _module(own, overrides), _partition(own, overrides), _size(own, overrides)
-        words = [*chain.from_iterable(implied_words), *overrides]
+        words = [*_module(own, overrides), *_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
         return run_composed(composed(words), own, folder)
 
@@ -238,13 +236,6 @@ def _partition(own: Own, overrides: Sequence[str]) -> list[str]:
     if own.data.owner is not None:
         return ["partition=natural"]
     return [] if own.data.classes is not None else ["partition=iid"]
-
-
-def _size(own: Own, overrides: Sequence[str]) -> list[str]:
-    """The batch size of a DataModule's own loader, unless another one is chosen."""
-    size = getattr(own.data, "batch_size", None)
-    chosen = any(word.startswith(("batch_size=", "experiment=")) for word in overrides)
-    return [] if size is None or chosen else [f"batch_size={size}"]
 
 
 def _refuse_options(own: Own, overrides: Sequence[str]) -> None:

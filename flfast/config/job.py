@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from flfast.config.composition import compose, sources_of, without_hydra
 from flfast.config.family_options import fill_members
-from flfast.config.own import NOTHING, Own, default_batch_size
+from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.state.real_folder import real_folder
 
 log = logging.getLogger(__name__)
@@ -92,11 +92,10 @@ class HydraJob:
         """
         config = deepcopy(config)
         self.own.put_into(config)
-        chosen = ("batch_size=", "experiment=")
-        if not any(
-            word.startswith(chosen) for word in (self.overrides if words is None else words)
-        ):
-            config.batch_size = default_batch_size(config.data) or config.batch_size
+        typed = self.overrides if words is None else words
+        chosen = any(word.startswith(("batch_size=", "experiment=")) for word in typed)
+        if is_data_module(config.data) and not chosen:
+            config.batch_size = config.data.get("batch_size") or config.batch_size
         fill_members(config, self._model_option)
         return config
 

@@ -78,20 +78,15 @@ def _words(group: str, node: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def is_function(node: Mapping[str, Any]) -> bool:
-    """Whether a node of data gives a function that returns examples, or else a DataModule."""
-    ours = str(node["_target_"]).startswith("flfast.")
-    return bool(node.get("_partial_") or OWN in node or ours)
-
-
-def default_batch_size(node: Mapping[str, Any]) -> Any:
-    """The batch size of a node of a DataModule, as most have one; None without it."""
-    return None if is_function(node) else node.get("batch_size")
+def is_data_module(node: Mapping[str, Any]) -> bool:
+    """Whether a node of data gives a user's DataModule, and no function that returns examples."""
+    return not (node.get("_partial_") or str(node.get("_target_")).startswith("flfast."))
 
 
 def passed(node: Mapping[str, Any]) -> dict[str, Any]:
     """A node of data without what a DataModule does not get: where clients and labels are."""
-    return {k: v for k, v in node.items() if is_function(node) or k not in {"owner", "labels"}}
+    own = {"owner", "labels"} if is_data_module(node) else set()
+    return {key: value for key, value in node.items() if key not in own}
 
 
 NOTHING = Own()

@@ -150,7 +150,8 @@ def _read(own: CollatedSamples) -> StackedSamples | None:
 def _whole(data: Any) -> Any:
     """All samples of a Dataset of torch's own over tensors in memory, as a batch; else None."""
     parts: Any = data.datasets if type(data) is StackDataset else None
-    parts = [*data.tensors] if type(data) is TensorDataset else parts
+    parts = data.tensors if type(data) is TensorDataset else parts
+    parts = [*parts] if isinstance(parts, tuple) else parts
     leaves = tree_leaves(parts)
     return parts if all(type(x) is Tensor and x.is_cpu and x.ndim for x in leaves) else None
 

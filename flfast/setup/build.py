@@ -17,7 +17,7 @@ from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimizer
 from flfast.algorithms.local import local
 from flfast.config.errors import ConfigError
-from flfast.config.own import NOTHING, Own, is_function
+from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
@@ -42,7 +42,7 @@ def load_for_node(config: DictConfig, own: Own) -> Examples | None:
     """Examples for all ranks of a node; None from functions of users, which may do more."""
     node = OmegaConf.to_yaml(config.data)
     ours = node.count("_target_: ") == node.count("_target_: flfast.")
-    once = ours or "download: true" in node or not is_function(config.data)
+    once = ours or "download: true" in node or is_data_module(config.data)
     if own.data is not None or not once:
         return None
     torch.set_num_threads(config.threads)
@@ -85,7 +85,7 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
         )
     if data.examples.batch_size not in {None, config.batch_size}:
         own_size = data.examples.batch_size
-        log.info("batch_size=%s, and train_dataloader has %d", config.batch_size, own_size)
+        log.info("batch_size=%s: that of train_dataloader is %d", config.batch_size, own_size)
     if len(data.central_val) and config.split.val:
         log.info(
             "split.val=%g holds out nothing: the data have a validation set", config.split.val

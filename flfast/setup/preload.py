@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
-from flfast.config.own import is_function, passed
+from flfast.config.own import is_data_module, passed
 from flfast.datamodules.examples import Examples
 from flfast.state.injection import asks_for, call_with
 from flfast.state.native.compiler import missing
@@ -60,7 +60,7 @@ def data_source(config: DictConfig) -> Callable[..., Examples]:
     examples = _loaded.get(_key(config))
     if examples is not None:
         return lambda: examples
-    if not is_function(config.data):
+    if is_data_module(config.data):
         plain: Any = OmegaConf.to_container(config.data, resolve=True)
         return partial(instantiate, passed(plain), _convert_="all")
     source: Callable[..., Examples] = instantiate(config.data)

@@ -16,7 +16,7 @@ from flfast.state.randomness import generator, seed_torch
 DATA = ("data=synthetic", "data.num_examples=72", "data.num_test=24", "data.shape=[8]", "data.num_clients=3")
 DATA = (*DATA, "data.num_classes=3", "partition=iid", "partition.min_samples=2")
 SMALL = (*DATA, "partition.num_clients=3", "batch_size=5", "local_epochs=2", "rounds=2")
-QUIET = ("trainer.devices=1", "callbacks=none")
+QUIET = ("trainer.devices=1", "logger=csv")
 ALONE = ("partition.num_clients=1", "split.val=0", "split.test=0", "optimized_metric=train/loss")
 
 
@@ -107,25 +107,24 @@ def fit_alone(module, options):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     trainer = L.Trainer(max_epochs=2, accelerator="cpu", devices=1, **quiet, **options)
-    batches = list_of_epochs(loader)
     seed_torch(0, "local training", 1, 0, others=True)
-    trainer.fit(module, batches)
+    trainer.fit(module, Epochs(loader))
     torch.set_num_threads(threads)
 
 
-def list_of_epochs(loader):
-    """The same batches without drawing from torch's generator, as a DataLoader does."""
+class Epochs:
+    """The batches of a loader, without drawing from torch's generator as a DataLoader does."""
 
-    class Epochs:
-        def __len__(self):
-            return len(loader)
+    def __init__(self, loader):
+        self.loader = loader
 
-        def __iter__(self):
-            with torch.random.fork_rng(devices=[]):
-                batches = list(loader)
-            return iter(batches)
+    def __len__(self):
+        return len(self.loader)
 
-    return Epochs()
+    def __iter__(self):  # a generator: Lightning makes iterators that it never uses
+        with torch.random.fork_rng(devices=[]):
+            batches = list(self.loader)
+        yield from batches
 
 
 ALGORITHMS = ["fedavg", "scaffold", "ditto", "fedprox", "fedsam", "fedrep", "feddyn", "per_fedavg"]

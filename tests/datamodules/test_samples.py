@@ -194,7 +194,7 @@ def test_what_is_random_stays_random_and_no_generator_moves(draw):
         def __getitem__(self, index):
             return draw()
 
-    numpy = np.random.get_state  # noqa: NPY002
+    numpy = np.random.get_state
     before = torch.get_rng_state(), random.getstate(), numpy()[1].tolist()
     found = samples_of(SamplePart(Random([0] * 5)))
     assert isinstance(found, CollatedSamples)

@@ -93,7 +93,8 @@ class ModuleEvaluation(Evaluation):
 def _as_metrics(part: EvaluationSet, found: _Groups, names: Sequence[str]) -> GroupMetrics:
     groups = part.groups.tolist()
     num = torch.from_numpy(np.bincount(part.place, minlength=len(groups)))
-    names = [*dict.fromkeys((*names, *(name for one in found.values() for name in one)))]
+    there = dict.fromkeys(name for one in found.values() for name in one)
+    names = sorted(there, key=lambda name: names.index(name) if name in names else len(names))
     values = {
         name: torch.tensor([found[k].get(name, torch.nan) for k in groups], dtype=torch.float64)
         for name in names
