@@ -43,9 +43,9 @@ def as_samples(examples: Examples) -> Examples:
 
 def _labelled(labels: np.ndarray | None, num: int) -> dict[str, Any]:
     """Labels [M] as targets of `num` examples; the others' are 0."""
-    found = (
-        None if labels is None else torch.from_numpy(np.append(labels, [0] * (num - len(labels))))
-    )
+    found = None
+    if labels is not None:
+        found = torch.from_numpy(np.pad(labels, (0, num - len(labels))))
     return {
         "targets": torch.zeros(num, dtype=torch.int64) if found is None else found,
         "labels": found,
