@@ -74,7 +74,7 @@ def check_forward_alone(where: str, model: nn.Module) -> None:
     base = next((kind for kind in type(model).__mro__ if kind.__name__ == "LightningModule"), None)
     rows = (*MODULE[:3], *MODULE.uncalled.values()) if base is not None else ()
     names = sorted(frozenset().union(*rows))
-    unused = [n for n in names if getattr(type(model), n) is not getattr(base, n)]
+    unused = [n for n in names if getattr(type(model), n, None) is not getattr(base, n, None)]
     if "training_step" in unused:
         raise ConfigError(
             f"{where}: a LightningModule of pytorch_lightning; allowed: one of lightning.pytorch"
