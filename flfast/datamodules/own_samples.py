@@ -45,7 +45,8 @@ def _labelled(labels: np.ndarray | None, num: int) -> dict[str, Any]:
     """Labels [M] as targets of `num` examples; the others' are 0."""
     found = None
     if labels is not None:
-        found = torch.from_numpy(np.pad(labels, (0, num - len(labels))))
+        rest = np.zeros(num - len(labels), np.int64)
+        found = torch.from_numpy(np.append(labels.astype(np.int64), rest))
     return {
         "targets": torch.zeros(num, dtype=torch.int64) if found is None else found,
         "labels": found,

@@ -27,7 +27,7 @@ from flfast.distributed.client_state_placement import fetch_states, return_state
 from flfast.distributed.world import ALONE, World, common_spec, gather
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_evaluation import ModuleEvaluation
+from flfast.engines.evaluation.module_evaluation import MeasuredSet, ModuleEvaluation
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
@@ -294,6 +294,14 @@ class Engine:
         """Predictions of chosen evaluation sets; see `Evaluation.predict`."""
         plan, together = for_evaluation(plan), self.site.divides_batches(plan)
         return self._evaluation.predict(server, plan, passes, together=together)
+
+    def measure(
+        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
+    ) -> list[MeasuredSet]:
+        """Chosen evaluation sets of a user's module, with its predictions."""
+        assert isinstance(self._evaluation, ModuleEvaluation)
+        plan = for_evaluation(plan)
+        return list(self._evaluation.measure(server, plan, passes, predicts=True))
 
     def personal_weights(self, server: Tree, client_id: int) -> Tree:
         """Weights of a client's own model; the client's state must be on this rank."""

@@ -58,6 +58,7 @@ FITS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.training_step. returned .None.")
 @pytest.mark.parametrize(("kind", "options"), FITS)
 def test_one_client_and_one_round_are_trainer_fit(run, monkeypatch, kind, options):
     """To the last bit, where the order of examples is the same."""

@@ -1,5 +1,6 @@
 """Evaluates a saved run: predictions and metrics of every example of the chosen sets."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from flfast.commands.saved.opened_run import OpenedRun, refused
 from flfast.config.errors import ConfigError
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
+from flfast.engines.evaluation.module_evaluation import MeasuredSet
 from flfast.tasks.task_type import Statistics, TaskType
 
 SPLITS: dict[str, dict[bool, tuple[str, ...]]] = {
@@ -77,13 +79,32 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
     if split == "test" and run.saved.config.finetune_epochs:
         passes.append(_FINETUNED)
     named = run.data.client_names
-    predicted = run.engine.predict(run.server, run.plan, passes)
-    found = refused(
-        lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)]
-    )
+    task_type = run.components.module.task_type
+    if task_type.name == "module":
+        parts = refused(lambda: run.engine.measure(run.server, run.plan, passes))
+        found = [_of_module(one, task_type, named) for one in parts]
+    else:
+        found = _predicted(run, passes)
     if not found:
         raise ConfigError(f"split={split}: there are no such examples; see split.val, split.test")
     return found
+
+
+def _of_module(
+    one: MeasuredSet, task_type: TaskType, clients: tuple[str, ...]
+) -> EvaluatedSet:
+    part, names = one.part, one.data.data.examples.class_names
+    numbers = one.data.indices[part.positions]
+    facts = (task_type, one.predictions, one.metrics, names, clients)
+    return EvaluatedSet(one.name, numbers, part.group, *facts)
+
+
+def _predicted(run: OpenedRun, passes: Sequence[tuple[str, ...]]) -> list[EvaluatedSet]:
+    named = run.data.client_names
+    predicted = run.engine.predict(run.server, run.plan, passes)
+    return refused(
+        lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)]
+    )
 
 
 def _sets(

@@ -1,24 +1,33 @@
 """Evaluation of a user's LightningModule: each group of each set by the module's own steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flfast.datamodules.evaluation_sets import EvaluationDataModule, EvaluationSet
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import gather
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_steps import measured
+from flfast.engines.evaluation.module_steps import measured, predicted
 from flfast.engines.evaluation.passes import Evaluation
 from flfast.lit.user_loaders import evaluation_batches
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights, write_weights
+from flfast.tasks.task_type import Statistics
 
-_Groups = dict[int, dict[str, float]]
-"""What was measured, by group, such as a client, and name."""
+
+class MeasuredSet(NamedTuple):
+    """An evaluation set, what was measured on it, and what `predict_step` returned, [m, ...]."""
+
+    data: EvaluationDataModule
+    name: str
+    part: EvaluationSet
+    metrics: GroupMetrics
+    predictions: Statistics
 
 
 class ModuleEvaluation(Evaluation):
@@ -33,26 +42,39 @@ class ModuleEvaluation(Evaluation):
         """Metrics by set; see `Evaluation`."""
         if not self._site.module.task_type.logged:
             return {}
-        limit = self._site.trainers.trainer(plan).test_limit
-        found: dict[str, tuple[EvaluationSet, _Groups]] = {}
-        for names in self._passes:
-            data = self._whole(names, limit=limit, fraction=fraction)
-            for name, part in data.sets.items():
-                weights = self._weights(name, data, part, server, plan)
-                validation = name.removeprefix("personal_") == "val"
-                own = dict(self._measured(data, part, weights, plan, validation=validation))
-                ranks = gather(self._site.world, own, f"metrics of {name}")
-                found[name] = part, {k: v for rank in ranks for k, v in rank.items()}
-        names = self._site.module.task_type.logged
-        return {name: _as_metrics(part, groups, names) for name, (part, groups) in found.items()}
+        found = self.measure(server, plan, self._passes, fraction=fraction)
+        return {one.name: one.metrics for one in found}
 
-    def _weights(
+    def measure(
         self,
-        name: str,
-        data: EvaluationDataModule,
-        part: EvaluationSet,
         server: Tree,
         plan: RoundPlan,
+        passes: Sequence[tuple[str, ...]],
+        *,
+        fraction: float = 1.0,
+        predicts: bool = False,
+    ) -> Iterator[MeasuredSet]:
+        """Every set of the passes that has examples; collective.
+
+        With `predicts` also their predictions, of a single rank.
+        """
+        limit = self._site.trainers.trainer(plan).test_limit
+        logged = self._site.module.task_type.logged
+        for names in passes:
+            data = self._whole(names, limit=limit, fraction=fraction)
+            for name, part in data.sets.items():
+                weights = self._weights(data, part, server, plan)
+                about = {"validation": name.removeprefix("personal_") == "val"}
+                own = list(self._of_groups(data, part, weights, plan, predicts=predicts, **about))
+                values = {group: found for group, found, _ in own}
+                ranks = gather(self._site.world, values, f"metrics of {name}")
+                everything = {k: v for rank in ranks for k, v in rank.items()}
+                predictions = _joined(part, {k: v for k, _, v in own}) if predicts else {}
+                metrics = _as_metrics(part, everything, logged)
+                yield MeasuredSet(data, name, part, metrics, predictions)
+
+    def _weights(
+        self, data: EvaluationDataModule, part: EvaluationSet, server: Tree, plan: RoundPlan
     ) -> Mapping[int, Tree]:
         """Weights of each group that this rank evaluates."""
         rank, size = self._site.world.rank, self._site.world.size
@@ -66,7 +88,7 @@ class ModuleEvaluation(Evaluation):
             weights = self._finetune(weights, plan)
         return weights
 
-    def _measured(
+    def _of_groups(
         self,
         data: EvaluationDataModule,
         part: EvaluationSet,
@@ -74,9 +96,12 @@ class ModuleEvaluation(Evaluation):
         plan: RoundPlan,
         *,
         validation: bool,
-    ) -> Iterator[tuple[int, dict[str, float]]]:
-        """(group, values by name) of each group with weights."""
-        trainer, model = self._site.trainers.trainer(plan).trainer, self._site.module.model
+        predicts: bool,
+    ) -> Iterator[tuple[int, dict[str, float], Statistics]]:
+        """(group, values by name, predictions) of each group with weights."""
+        site = self._site
+        trainer, model = site.trainers.trainer(plan).trainer, site.module.model
+        datamodule = site.data.examples.datamodule
         model.to(trainer.strategy.root_device)
         last: Any = None
         for group, own in weights.items():
@@ -84,21 +109,35 @@ class ModuleEvaluation(Evaluation):
                 write_weights(model, own)
                 last = own
             indices = data.indices[part.positions[part.group == group]]
-            batches = evaluation_batches(self._site.data, indices, model)
-            about = {"datamodule": data.data.examples.datamodule, "validation": validation}
-            yield group, measured(model, batches, trainer, **about)
+            values = measured(
+                model,
+                evaluation_batches(site.data, indices, model),
+                trainer,
+                datamodule=datamodule,
+                validation=validation,
+            )
+            batches = evaluation_batches(site.data, indices, model) if predicts else ()
+            yield group, values, predicted(model, batches, trainer, datamodule=datamodule)
         model.to("cpu")
 
 
-def _as_metrics(part: EvaluationSet, found: _Groups, names: Sequence[str]) -> GroupMetrics:
+def _joined(part: EvaluationSet, found: Mapping[int, Statistics]) -> Statistics:
+    """The predictions of all groups in the order of the set."""
+    order = np.argsort(np.concatenate([np.flatnonzero(part.group == k) for k in found]))
+    names = next(iter(found.values()), {})
+    parts = {name: torch.cat([own[name] for own in found.values()]) for name in names}
+    return {name: rows[torch.from_numpy(order)] for name, rows in parts.items()}
+
+
+def _as_metrics(
+    part: EvaluationSet, found: Mapping[int, dict[str, float]], logged: Sequence[str]
+) -> GroupMetrics:
     groups = part.groups.tolist()
     num = torch.from_numpy(np.bincount(part.place, minlength=len(groups)))
     there = dict.fromkeys(name for one in found.values() for name in one)
-    names = sorted(there, key=lambda name: names.index(name) if name in names else len(names))
-    values = {
+    names = sorted(there, key=lambda name: logged.index(name) if name in logged else len(logged))
+    values: dict[str, Tensor] = {
         name: torch.tensor([found[k].get(name, torch.nan) for k in groups], dtype=torch.float64)
-        for name in names
+        for name in names or ["loss"]
     }
-    headline = names[0] if names else "loss"
-    values = values or {headline: torch.full((len(groups),), torch.nan, dtype=torch.float64)}
-    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, headline)
+    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, next(iter(values)))

@@ -1,6 +1,6 @@
 """Evaluation by the steps of a user's LightningModule: what its `test_step` logs over examples."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,11 +9,13 @@ import torch
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _DataHookSelector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from torch import Tensor
 from torchmetrics import Metric
 
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import evaluation_mode
 from flfast.lit.user_module import UserModule, column_of, loss_of, on_own_rank
+from flfast.tasks.task_type import Statistics
 
 
 def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
@@ -50,9 +52,7 @@ def measured(
     if step is None:
         return {}
     stage = "validation" if step == "validation_step" else "test"
-    trainer.strategy.connect(model)
-    model.trainer = trainer
-    trainer._data_connector._datahook_selector = _DataHookSelector(model, datamodule)  # noqa: SLF001
+    _connect(model, trainer, datamodule)
     model.link.results = results = _ResultCollection(training=False)
 
     def hook(name: str, *args: Any) -> None:
@@ -70,9 +70,7 @@ def measured(
         hook("start")
         hook("epoch_start")
         for batch_idx, one in enumerate(batches):
-            batch = precision.convert_input(one.inputs)
-            batch = model._on_before_batch_transfer(batch, dataloader_idx=0)  # noqa: SLF001
-            batch = trainer.strategy.batch_to_device(batch)
+            batch = _on_device(model, trainer, one)
             results.batch_size = len(one.targets)
             hook("batch_start", batch, batch_idx, 0)
             model._current_fx_name = step  # noqa: SLF001
@@ -87,3 +85,41 @@ def measured(
     trainer.validating = trainer.testing = False
     results.reset()
     return {column_of(name): float(value) for name, value in found.items()}
+
+
+def predicted(
+    model: UserModule,
+    batches: Iterable[Batch],
+    trainer: Any,
+    *,
+    datamodule: L.LightningDataModule | None = None,
+) -> Statistics:
+    """What a module's own `predict_step` returns for examples, on the CPU; see `measured`.
+
+    Tensors with a row for each example, by their names in a dict, else `prediction`; nothing of a
+    module without such a step.
+    """
+    parts: list[dict[str, Tensor]] = []
+    if model.own("predict_step").__func__ is L.LightningModule.predict_step:
+        return {}
+    _connect(model, trainer, datamodule)
+    with torch.no_grad(), evaluation_mode(model), trainer.precision_plugin.predict_step_context():
+        for batch_idx, one in enumerate(batches):
+            batch = _on_device(model, trainer, one)
+            outputs = model.call_step("predict_step", batch, batch_idx)
+            named = outputs if isinstance(outputs, Mapping) else {"prediction": outputs}
+            parts.append({n: x.flatten(1).cpu() if x.ndim > 1 else x.cpu() for n, x in named.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in (parts or [{}])[0]}
+
+
+def _connect(model: UserModule, trainer: Any, datamodule: L.LightningDataModule | None) -> None:
+    trainer.strategy.connect(model)
+    model.trainer = trainer
+    trainer._data_connector._datahook_selector = _DataHookSelector(model, datamodule)  # noqa: SLF001
+
+
+def _on_device(model: UserModule, trainer: Any, one: Batch) -> Any:
+    """The user's own batch on the device, by the hooks that Lightning calls."""
+    batch = trainer.precision_plugin.convert_input(one.inputs)
+    batch = model._on_before_batch_transfer(batch, dataloader_idx=0)  # noqa: SLF001
+    return trainer.strategy.batch_to_device(batch)
