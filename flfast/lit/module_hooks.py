@@ -37,7 +37,7 @@ _LOADERS = "train_dataloader val_dataloader test_dataloader"
 
 MODULE = Table(
     _names(
-        """training_step validation_step test_step configure_optimizers on_save_checkpoint
+        """training_step validation_step test_step predict_step configure_optimizers on_save_checkpoint
         on_load_checkpoint""",
         on_validation=_PHASE,
         on_test=_PHASE,
@@ -52,7 +52,7 @@ MODULE = Table(
     _names("setup configure_model"),
     {
         "the examples are those of data=": _names(f"prepare_data predict_dataloader {_LOADERS}"),
-        "a run does not predict": _names("predict_step", on_predict=f"{_PHASE} model_eval"),
+        "predictions are those of predict_step": _names("", on_predict=f"{_PHASE} model_eval"),
         "a run sets the mode itself": _names("", on_test_model="eval train"),
         "the run needs the module until its end": _names("teardown"),
     },

@@ -68,16 +68,13 @@ def check_forward_alone(where: str, model: nn.Module) -> None:
     """Log which hooks of a LightningModule without a `training_step` are not called.
 
     Raises:
-        ConfigError: if it is one of another package, with a `training_step`.
+        ConfigError: if it is a LightningModule of another package.
     """
-    # By name: the package pytorch_lightning has another class of it.
-    base = next((kind for kind in type(model).__mro__ if kind.__name__ == "LightningModule"), None)
-    rows = (*MODULE[:3], *MODULE.uncalled.values()) if base is not None else ()
-    names = sorted(frozenset().union(*rows))
-    unused = [n for n in names if getattr(type(model), n, None) is not getattr(base, n, None)]
-    if "training_step" in unused:
+    if isinstance(model, L.LightningModule):
+        rows = (*MODULE[:3], *MODULE.uncalled.values())
+        if unused := overridden(model, frozenset().union(*rows)):
+            log.warning("%s: its forward alone is called, not %s", where, ", ".join(unused))
+    elif "LightningModule" in {kind.__name__ for kind in type(model).__mro__}:
         raise ConfigError(
             f"{where}: a LightningModule of pytorch_lightning; allowed: one of lightning.pytorch"
         )
-    if unused:
-        log.warning("%s: its forward alone is called, not %s", where, ", ".join(unused))

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
-from flfast.datamodules.transforms import AS_STORED, BatchTransform
+from flfast.datamodules.transforms import BatchTransform
 from flfast.engines.evaluation.module_steps import evaluation_step
 from flfast.lit.user_loaders import evaluation_batches
 from flfast.lit.user_module import UserModule, released
@@ -104,6 +104,7 @@ class StoredInputs(nn.Module):
         return outputs
 
 
+@torch.no_grad()
 def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict[str, str]:
     """Export the server's model, or a client's own, and compare outputs on the run's examples.
 
@@ -117,13 +118,13 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
     model = _model(run, client_id)
     transform, program = run.data.examples.transform, model
     if isinstance(model, UserModule):
-        transform, stored, program = AS_STORED, _inputs_of_forward(run, model), released(model)
-        expected = _predict(program, stored)
+        stored, program = _inputs_of_forward(run, model), released(model)
+        expected = program(*stored)
     else:
         stored = (_examples(run),)
-        expected = _predict(model, (transform(*stored, dtype=torch.float32),))
+        expected = model(transform(*stored, dtype=torch.float32))
         program = StoredInputs(deepcopy(model), transform).eval()
-    about = _describe(run, transform, stored, expected, client_id)
+    about = _describe(run, stored, expected, client_id)
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
     with replacing(path.parent) as place:
         try:
@@ -211,18 +212,13 @@ def _rows(tree: Any, index: Any) -> Any:
     return tree_map(lambda leaf: leaf[index], tree)
 
 
-@torch.no_grad()
-def _predict(model: nn.Module, inputs: Inputs) -> Any:
-    return model(*inputs)
-
-
 def _describe(
-    run: OpenedRun, transform: BatchTransform, inputs: Inputs, outputs: Any, client_id: int | None
+    run: OpenedRun, inputs: Inputs, outputs: Any, client_id: int | None
 ) -> dict[str, str]:
-    config, kinds = run.saved.config, {str(leaf.dtype)[6:]: "" for leaf in tree_leaves(inputs)}
-    own = transform is AS_STORED
-    steps = ["divided by 255"] if "uint8" in kinds and not own else []
-    if transform.mean is not None and transform.std is not None:
+    transform, config, first = run.data.examples.transform, run.saved.config, tree_leaves(inputs)[0]
+    normalises = isinstance(transform, BatchTransform)
+    steps = ["divided by 255"] if first.dtype == torch.uint8 and normalises else []
+    if isinstance(transform, BatchTransform) and transform.mean is not None and transform.std is not None:
         steps.append(f"minus {list(transform.mean)}, divided by {list(transform.std)}")
     return {
         "flfast": version("flfast"),
@@ -232,7 +228,7 @@ def _describe(
         "origin": run.origin,
         "input": "what forward reads" if own else "stored examples, not normalised",
         "input_shape": _shapes(inputs),
-        "input_dtype": ", ".join(kinds),
+        "input_dtype": str(first.dtype).removeprefix("torch."),
         "normalisation": "; ".join(steps) or "none",
         "normalisation_is": "part of the program",
         "output": _shapes(outputs),
