@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from flfast.api.result import Run
     from flfast.api.running import compose, run
     from flfast.config.errors import ConfigError, RunStopped
+    from flfast.lit.user_module import round_number
 
-__all__ = ["ConfigError", "Run", "RunStopped", "compose", "run"]
+__all__ = ["ConfigError", "Run", "RunStopped", "compose", "round_number", "run"]
 __version__ = version("flfast")
 quick_torchmetrics.install()
 
@@ -20,6 +21,7 @@ _MODULES = {
     "Run": "flfast.api.result",
     "RunStopped": "flfast.config.errors",
     "compose": "flfast.api.running",
+    "round_number": "flfast.lit.user_module",
     "run": "flfast.api.running",
 }
 """Modules that are imported when a name is used first: `import flfast` itself is quick."""

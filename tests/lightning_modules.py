@@ -6,6 +6,8 @@ import torchmetrics
 from torch import nn
 from torch.nn import functional as F
 
+import flfast
+
 
 class Network(nn.Module):
     """A plain network, whose parameters have the names of those of `Plain`."""
@@ -58,7 +60,9 @@ class Measured(Plain):
     def test_step(self, batch):
         self.accuracy(self(batch[0]), batch[1])
         self.log("test/acc", self.accuracy)
-        self.log_dict({"test/loss": self.loss(batch), "test/share of 0": (batch[1] == 0).float().mean()})
+        self.log_dict(
+            {"test/loss": self.loss(batch), "test/share of 0": (batch[1] == 0).float().mean()}
+        )
 
 
 class Dropped(Plain):
@@ -99,7 +103,10 @@ class Plateau(Plain):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.trainer.model.parameters(), lr=0.1)
         rates = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "monitor": "val/loss"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": rates, "monitor": "val/loss"},
+        }
 
 
 class ByHand(Plain):
@@ -167,6 +174,17 @@ class Numbered(Plain):
 
     def training_step(self, batch, batch_idx):
         return self.loss(batch) * (2 if batch_idx % 2 else 1)
+
+
+class ByRound(Plain):
+    """A loss that depends on the round, which it keeps."""
+
+    rounds = []
+
+    def training_step(self, batch, batch_idx):
+        number = flfast.round_number(self)
+        self.rounds.append(number)
+        return self.loss(batch) * number
 
 
 class Contrastive(Plain):

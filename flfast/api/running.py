@@ -221,7 +221,7 @@ def filled(composed: DictConfig, own: Own) -> DictConfig:
 
 
 def _module(own: Own, overrides: Sequence[str]) -> list[str]:
-    """What a LightningModule that says itself how it trains implies: its own task and optimizer."""
+    """What a LightningModule with a step of its own implies: its task and its optimizer."""
     if own.model is None or not own.trains_itself:
         return []
     chosen = any(word.startswith("optimizer=") for word in overrides)

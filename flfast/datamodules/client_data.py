@@ -48,7 +48,7 @@ class ClientDataModule(L.LightningDataModule):
         self.indices = data.train_clients.indices_of(client_id) if indices is None else indices
         self.batching = batching
         self.epoch = local_epoch(len(self.indices), batching)
-        self._round_idx, self._rank_share = round_idx, rank_share
+        self.round_idx, self._rank_share = round_idx, rank_share
         path = (round_idx, client_id)
         # Always the same loader, since it counts the epochs.
         self._loader = TrainLoader(
@@ -62,7 +62,7 @@ class ClientDataModule(L.LightningDataModule):
 
     @cached_property
     def _augment_rng(self) -> np.random.Generator:
-        return generator(self.data.seed, "augment", self._round_idx, self.client_id)
+        return generator(self.data.seed, "augment", self.round_idx, self.client_id)
 
     def subset(self, fraction: float, stage: int) -> "ClientDataModule":
         """The same data with a random fraction of the training examples, at least one.
@@ -71,14 +71,14 @@ class ClientDataModule(L.LightningDataModule):
         """
         if fraction == 1:
             return self
-        rng = generator(self.data.seed, "part", self._round_idx, self.client_id, stage)
+        rng = generator(self.data.seed, "part", self.round_idx, self.client_id, stage)
         num = subset_size(len(self.indices), fraction)
         chosen = np.sort(rng.choice(self.indices, num, replace=False))
         return ClientDataModule(
             self.data,
             self.client_id,
             batching=self.batching,
-            round_idx=self._round_idx,
+            round_idx=self.round_idx,
             rank_share=self._rank_share,
             indices=chosen,
         )

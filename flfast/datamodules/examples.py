@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
-from flfast.datamodules.samples import SampleTransform
 from flfast.datamodules.transforms import AS_STORED, BatchTransform
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.forecasting import FACTS, OBJECTIVES
@@ -77,7 +76,7 @@ class Examples:
     targets: Tensor
     num_classes: int
     input_shape: tuple[int, ...] = ()
-    transform: BatchTransform | SampleTransform = AS_STORED
+    transform: BatchTransform = AS_STORED
     is_test: np.ndarray | None = None
     owner: np.ndarray | None = None
     task: TaskName = "classification"

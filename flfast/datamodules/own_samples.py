@@ -35,7 +35,7 @@ def as_samples(examples: Examples) -> Examples:
         if in_memory
         else CollatedSamples(SamplePart(StackDataset(*pair))),
         task="module",
-        transform=SampleTransform(transform),
+        transform=SampleTransform(inputs=transform),
         rescaled=None,
         **_labelled(examples.classes, len(examples.targets)),
     )

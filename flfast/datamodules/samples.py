@@ -176,7 +176,7 @@ def _is_equal(found: StackedSamples, own: CollatedSamples, index: np.ndarray) ->
 
 
 @dataclass(frozen=True)
-class SampleTransform:
+class SampleTransform(BatchTransform):
     """Changes a batch as `BatchTransform` does; of pairs from flfast's own sources the inputs.
 
     Other batches keep their values. With a Trainer of 64 or 16 bits their numbers get its type,

@@ -76,7 +76,9 @@ def training_columns(
 def _logged_means(reports: Sequence[ClientReport]) -> Iterator[tuple[str, float]]:
     """What users' modules logged in training, over the examples of clients that logged it."""
     for name in dict.fromkeys(name for report in reports for name in report.logged):
-        own = [(report.logged[name], report.num_seen) for report in reports if name in report.logged]
+        own = [
+            (report.logged[name], report.num_seen) for report in reports if name in report.logged
+        ]
         yield name, sum(value * num for value, num in own) / max(sum(num for _, num in own), 1)
 
 

@@ -37,8 +37,8 @@ _LOADERS = "train_dataloader val_dataloader test_dataloader"
 
 MODULE = Table(
     _names(
-        """training_step validation_step test_step predict_step configure_optimizers on_save_checkpoint
-        on_load_checkpoint""",
+        """training_step validation_step test_step predict_step configure_optimizers
+        on_save_checkpoint on_load_checkpoint""",
         on_validation=_PHASE,
         on_test=_PHASE,
     ),

@@ -8,8 +8,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from flfast.state.optimizer_state import load_optimizer_state
 from flfast.state.dtensor import place_tree
+from flfast.state.optimizer_state import load_optimizer_state
 
 if TYPE_CHECKING:
     from flfast.lit.own_step_module import OwnStepModule
@@ -26,7 +26,8 @@ class ModuleOptimizer:
     """
 
     def __init__(self, lr: float | Literal["auto"] = "auto") -> None:
-        self.lr, self._num_params, self._scheduled = lr, 0, False
+        self.lr = 1.0 if lr == "auto" else lr
+        self._num_params, self._scheduled = 0, False
         self._optimizers: list[Optimizer] = []
 
     @classmethod

@@ -90,10 +90,13 @@ class ModuleTask(LocalTask):
         return ConfigError(f"model={name}: a LightningModule has no {what}")
 
 
-
-
 def local_task(model: nn.Module, task_type: TaskType, **options: Any) -> LocalTask:
     """The task of a model: a user's LightningModule has its own."""
     if isinstance(model, UserModule):
         return ModuleTask(model, **options)
     return LocalTask(model, task_type, **options)
+
+
+def logged_of(task: LocalTask) -> Logged:
+    """What the first call of a task has logged."""
+    return task.logged if isinstance(task, ModuleTask) else {}

@@ -16,7 +16,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, has_validation, on_own_rank
+from flfast.lit.user_module import UserModule, column_of, on_own_rank, overrides
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -47,13 +47,16 @@ class OwnStepModule(LocalModule):
     ) -> Iterator[tuple[L.LightningModule, L.LightningDataModule]]:
         """The user's module, as a part of this local training."""
         link = self.model.link
-        link.local = self
+        link.local, link.round_idx = self, data.round_idx
         try:
-            dtype, validates = dtype_of_module(self.model), has_validation(self.model)
+            dtype, validates = (
+                dtype_of_module(self.model),
+                overrides(self.model, "validation_step"),
+            )
             with on_own_rank(self.model):
                 yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
-            link.local = None
+            link.local, link.round_idx = None, 0
             self._log_epochs(self.model.trainer.callback_metrics)
 
     def on_train_start(self) -> None:
@@ -119,7 +122,6 @@ class OwnStepModule(LocalModule):
         if found is not None:
             self.optimizer = found
         return configured
-
 
     @property
     def trained_by_name(self) -> dict[str, torch.nn.Parameter]:

@@ -1,4 +1,4 @@
-"""The loaders that the Trainer gets for a user's module: of a client, in the user's own batches."""
+"""The loaders that the Trainer gets for a user's module: a client's, in the user's batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -28,6 +28,7 @@ class Link:
     """What a module in a run belongs to. Copies of the module belong to nothing.
 
     Attributes:
+        round_idx: the round of a local training, from 1; 0 outside of one.
         local: the local training whose Trainer fits the module; None outside of a run.
         logged: values that the current call of a step logs; None while nobody reads them.
         silent: whether Lightning does not hear of this call, and metric objects do not count it.
@@ -36,6 +37,7 @@ class Link:
     """
 
     def __init__(self) -> None:
+        self.round_idx = 0
         self.local: OwnStepModule | None = None
         self.logged: Logged | None = None
         self.silent = self.recorded = False
@@ -55,7 +57,7 @@ class UserModule(L.LightningModule):
 
     def own(self, name: str) -> Callable[..., Any]:
         """The user's method of that name."""
-        found: Callable[..., Any] = getattr(super(UserModule, self), name)
+        found: Callable[..., Any] = getattr(super(), name)
         return found
 
     def call_step(self, name: str, batch: Any, batch_idx: Any, dataloader_idx: int = 0) -> Any:
@@ -115,7 +117,11 @@ class UserModule(L.LightningModule):
             about = {"reduce_fx": reduce, "batch_size": size, "metric_attribute": name}
             link.results.log(of, name, value, on_step=False, on_epoch=True, **about)
             return
-        if link.logged is not None and isinstance(value, Tensor) and reduce in {"mean", torch.mean}:
+        if (
+            link.logged is not None
+            and isinstance(value, Tensor)
+            and reduce in {"mean", torch.mean}
+        ):
             link.logged.setdefault(column_of(name), value.detach())
         if not link.silent:
             super().log(name, value, *args, **options)
@@ -133,12 +139,14 @@ class UserModule(L.LightningModule):
 
     def _is_read(self, name: str) -> None:
         if self.link.recorded:
-            raise NotImplementedError(f"the module reads self.{name}, which programs do not follow")
+            raise NotImplementedError(
+                f"the module reads self.{name}, which programs do not follow"
+            )
 
     @property
     def trainer(self) -> Any:
         """Lightning's Trainer."""
-        self._is_read("trainer")
+        self.is_read("self.trainer")
         return super().trainer
 
     @trainer.setter
@@ -148,13 +156,13 @@ class UserModule(L.LightningModule):
     @property
     def current_epoch(self) -> int:
         """The epoch within the local training."""
-        self._is_read("current_epoch")
+        self.is_read("self.current_epoch")
         return super().current_epoch
 
     @property
     def global_step(self) -> int:
         """The step within the local training."""
-        self._is_read("global_step")
+        self.is_read("self.global_step")
         return super().global_step
 
 
@@ -166,7 +174,7 @@ class UnknownIndex:
 
     __bool__ = __int__ = __index__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
-    __truediv__ = __eq__ = __ne__ = __hash__ = __format__ = _refuse  # type: ignore[assignment]
+    __truediv__ = __eq__ = __ne__ = __hash__ = __format__ = _refuse
 
 
 @contextmanager
@@ -190,14 +198,24 @@ def on_own_rank(module: nn.Module) -> AbstractContextManager[None]:
     return _changed_metrics(module, sync_on_compute=False, _to_sync=False)
 
 
-def _nan(like: Tensor, *given: Any, **named: Any) -> Tensor:
+def _nan(like: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.full((), torch.nan, dtype=like.dtype, device=like.device)
 
 
-def has_validation(model: UserModule) -> bool:
-    """Whether the module has a `validation_step`."""
-    step: Any = model.own("validation_step")
-    return step.__func__ is not L.LightningModule.validation_step
+def overrides(model: UserModule, name: str) -> bool:
+    """Whether the user's class has its own method of a name."""
+    return getattr(type(model).__mro__[2], name) is not getattr(L.LightningModule, name)
+
+
+def round_number(module: L.LightningModule) -> int:
+    """The round that a module trains in, from 1; 0 outside of a run.
+
+    Its own counts, `current_epoch` and `global_step`, are within the local training.
+    """
+    if not isinstance(module, UserModule):
+        return 0
+    module.is_read("the round")
+    return module.link.round_idx
 
 
 def adopt(module: L.LightningModule) -> UserModule:
@@ -225,8 +243,8 @@ def is_user_module(model: object) -> TypeGuard[L.LightningModule]:
 
 def steps_itself(kind: type) -> bool:
     """Whether this is the class of such modules."""
-    is_module = issubclass(kind, L.LightningModule)
-    return is_module and kind.training_step is not L.LightningModule.training_step
+    base = L.LightningModule
+    return issubclass(kind, base) and kind.training_step is not base.training_step
 
 
 _STAGES = re.compile(r"(train|val|valid|validation|test)[/_](?=.)")

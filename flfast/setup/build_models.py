@@ -17,8 +17,8 @@ from flfast.config.own import NOTHING, Own
 from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import fastest_first
-from flfast.models.family import Family, with_same_features
 from flfast.lit.user_module import is_user_module
+from flfast.models.family import Family, with_same_features
 from flfast.setup.lightning_model import check_forward_alone, prepared
 from flfast.setup.model_check import (
     check_initialized,

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import lightning as L
 import torch
@@ -14,7 +14,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, has_validation
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule, overrides
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
@@ -68,7 +68,7 @@ def try_module(
     Raises:
         ConfigError: with the user's own lines, if the module raises.
     """
-    size, precision = config.batch_size, choose_precision(config)
+    size, precision = config.batch_size, cast(Any, choose_precision(config))
     trained = sum(p.requires_grad for p in model.parameters())
     batching = Batching(size if size != "auto" else 2)
     client = data.client(data.first_client, batching=batching)
@@ -95,7 +95,7 @@ def try_module(
     with torch.random.fork_rng(devices=[]), same_generators():
         with named("model", target):
             copy = deepcopy(model)
-            dtype, validates = dtype_of_module(copy), has_validation(copy)
+            dtype, validates = dtype_of_module(copy), overrides(copy, "validation_step")
             loaders = client_loaders(client, deque(), dtype, validates=validates)
             trainer.fit(copy, datamodule=loaders)
         with named("model", target):
@@ -106,17 +106,23 @@ def try_module(
                     copy, evaluation_batches(data, two, copy), trainer, validation=validation
                 ).items()
             }
-    optimizer, names = ModuleOptimizer.of(last.configured, trained), tuple(sorted(found, key=_order))
+    optimizer, names = (
+        ModuleOptimizer.of(last.configured, trained),
+        tuple(sorted(found, key=_order)),
+    )
     if not names:
-        log.warning("model=%s: has no test_step or validation_step, so nothing is measured", target)
+        log.warning(
+            "model=%s: has no test_step or validation_step, so nothing is measured", target
+        )
     if not model.automatic_optimization:
         return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
     logged: Logged = {}
     why = None
-    with named("model", target), on_trial(model) as (trial, noticed), torch.enable_grad():
+    with named("model", target), on_trial(model) as (copied, noticed), torch.enable_grad():
+        trial = cast(UserModule, copied.train())
         try:
-            with trial.train().observed(logged, silent=True, recorded=True):
+            with trial.observed(logged, silent=True, recorded=True):
                 trial.call_step("training_step", batch, UnknownIndex())
         except NotImplementedError as error:
             why = str(error)

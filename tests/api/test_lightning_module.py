@@ -13,7 +13,13 @@ import flfast
 from flfast.engines.eager import EagerTraining
 from flfast.state.randomness import generator, seed_torch
 
-DATA = ("data=synthetic", "data.num_examples=72", "data.num_test=24", "data.shape=[8]", "data.num_clients=3")
+DATA = (
+    "data=synthetic",
+    "data.num_examples=72",
+    "data.num_test=24",
+    "data.shape=[8]",
+    "data.num_clients=3",
+)
 DATA = (*DATA, "data.num_classes=3", "partition=iid", "partition.min_samples=2")
 SMALL = (*DATA, "partition.num_clients=3", "batch_size=5", "local_epochs=2", "rounds=2")
 QUIET = ("trainer.devices=1", "logger=csv")
@@ -160,6 +166,7 @@ def test_engines_are_equal(run, kind):
     [
         (modules.Annealed, "current_epoch"),
         (modules.Numbered, "batch_idx"),
+        (modules.ByRound, "the round"),
         (modules.ByHand, "by hand"),
         (modules.ByEpoch, "schedulers"),
         (modules.Hooked, "on_before_optimizer_step"),
@@ -213,6 +220,13 @@ def test_ranks_do_not_wait_for_each_others_metrics(tmp_path, monkeypatch):
     columns = ["train/loss", "global/acc", "local/acc", "val/loss"]
     one, two = (run.history[columns].iloc[-1].tolist() for run in found)
     assert one == pytest.approx(two, rel=1e-5)
+
+
+def test_a_module_knows_the_round(run):
+    modules.ByRound.rounds.clear()
+    run(modules.ByRound, "engine=eager", "local_steps=1", "rounds=3")
+    assert [n for n in modules.ByRound.rounds if n] == [n for n in (1, 2, 3) for _ in range(3)]
+    assert flfast.round_number(modules.Plain()) == 0
 
 
 def test_the_users_object_stays_as_it_is(run):

@@ -90,9 +90,7 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
     return found
 
 
-def _of_module(
-    one: MeasuredSet, task_type: TaskType, clients: tuple[str, ...]
-) -> EvaluatedSet:
+def _of_module(one: MeasuredSet, task_type: TaskType, clients: tuple[str, ...]) -> EvaluatedSet:
     part, names = one.part, one.data.data.examples.class_names
     numbers = one.data.indices[part.positions]
     facts = (task_type, one.predictions, one.metrics, names, clients)
@@ -102,9 +100,7 @@ def _of_module(
 def _predicted(run: OpenedRun, passes: Sequence[tuple[str, ...]]) -> list[EvaluatedSet]:
     named = run.data.client_names
     predicted = run.engine.predict(run.server, run.plan, passes)
-    return refused(
-        lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)]
-    )
+    return refused(lambda: [part for data, all_ in predicted for part in _sets(data, all_, named)])
 
 
 def _sets(

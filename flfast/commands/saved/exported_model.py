@@ -200,7 +200,7 @@ def _inputs_of_forward(run: OpenedRun, model: UserModule) -> Inputs:
             f"self.example_input_array, the arguments of its forward"
         )
     num = _size(seen[0])
-    return _rows(seen[0], torch.arange(num).repeat(-(-_BATCH // num)))  # type: ignore[no-any-return]
+    return _rows(seen[0], torch.arange(num).repeat(-(-_BATCH // num)))
 
 
 def _size(inputs: Inputs) -> int:
@@ -215,11 +215,13 @@ def _rows(tree: Any, index: Any) -> Any:
 def _describe(
     run: OpenedRun, inputs: Inputs, outputs: Any, client_id: int | None
 ) -> dict[str, str]:
-    transform, config, first = run.data.examples.transform, run.saved.config, tree_leaves(inputs)[0]
-    normalises = isinstance(transform, BatchTransform)
-    steps = ["divided by 255"] if first.dtype == torch.uint8 and normalises else []
-    if isinstance(transform, BatchTransform) and transform.mean is not None and transform.std is not None:
-        steps.append(f"minus {list(transform.mean)}, divided by {list(transform.std)}")
+    transform, config = run.data.examples.transform, run.saved.config
+    mean, std = (getattr(transform, name, None) for name in ("mean", "std"))
+    own = isinstance(run.components.module.model, UserModule)
+    kind = tree_leaves(inputs)[0].dtype
+    steps = ["divided by 255"] if kind == torch.uint8 and not own else []
+    if mean is not None and std is not None:
+        steps.append(f"minus {list(mean)}, divided by {list(std)}")
     return {
         "flfast": version("flfast"),
         "algorithm": run.components.module.algorithm.name,
@@ -228,7 +230,7 @@ def _describe(
         "origin": run.origin,
         "input": "what forward reads" if own else "stored examples, not normalised",
         "input_shape": _shapes(inputs),
-        "input_dtype": str(first.dtype).removeprefix("torch."),
+        "input_dtype": str(kind).removeprefix("torch."),
         "normalisation": "; ".join(steps) or "none",
         "normalisation_is": "part of the program",
         "output": _shapes(outputs),

@@ -1,7 +1,7 @@
 """Evaluation of a user's LightningModule: each group of each set by the module's own steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.module_steps import measured, predicted
 from flfast.engines.evaluation.passes import Evaluation
 from flfast.lit.user_loaders import evaluation_batches
+from flfast.lit.user_module import UserModule
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights, write_weights
@@ -100,7 +101,7 @@ class ModuleEvaluation(Evaluation):
     ) -> Iterator[tuple[int, dict[str, float], Statistics]]:
         """(group, values by name, predictions) of each group with weights."""
         site = self._site
-        trainer, model = site.trainers.trainer(plan).trainer, site.module.model
+        trainer, model = site.trainers.trainer(plan).trainer, cast(UserModule, site.module.model)
         datamodule = site.data.examples.datamodule
         model.to(trainer.strategy.root_device)
         last: Any = None

@@ -14,7 +14,7 @@ from torchmetrics import Metric
 
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import evaluation_mode
-from flfast.lit.user_module import UserModule, column_of, loss_of, on_own_rank
+from flfast.lit.user_module import UserModule, column_of, loss_of, on_own_rank, overrides
 from flfast.tasks.task_type import Statistics
 
 
@@ -24,10 +24,8 @@ def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
     None if the only one trains by hand.
     """
     steps = ["validation_step", "test_step"] if validation else ["test_step", "validation_step"]
-    own = type(model).__mro__[2]
-    base = L.LightningModule
     last = "training_step" if model.automatic_optimization else None
-    return next((s for s in steps if getattr(own, s) is not getattr(base, s)), last)
+    return next((step for step in steps if overrides(model, step)), last)
 
 
 def measured(
@@ -43,6 +41,7 @@ def measured(
     Hooks and reductions are Lightning's. Metric objects are over these examples alone.
 
     Args:
+        model: with the weights to measure.
         batches: their inputs are the user's own batches.
         trainer: its callbacks, precision and device count.
         datamodule: the user's own, whose hooks move batches to the device.
@@ -100,7 +99,7 @@ def predicted(
     module without such a step.
     """
     parts: list[dict[str, Tensor]] = []
-    if model.own("predict_step").__func__ is L.LightningModule.predict_step:
+    if not overrides(model, "predict_step"):
         return {}
     _connect(model, trainer, datamodule)
     with torch.no_grad(), evaluation_mode(model), trainer.precision_plugin.predict_step_context():
@@ -108,7 +107,9 @@ def predicted(
             batch = _on_device(model, trainer, one)
             outputs = model.call_step("predict_step", batch, batch_idx)
             named = outputs if isinstance(outputs, Mapping) else {"prediction": outputs}
-            parts.append({n: x.flatten(1).cpu() if x.ndim > 1 else x.cpu() for n, x in named.items()})
+            parts.append(
+                {n: x.flatten(1).cpu() if x.ndim > 1 else x.cpu() for n, x in named.items()}
+            )
     return {name: torch.cat([part[name] for part in parts]) for name in (parts or [{}])[0]}
 
 

@@ -15,10 +15,9 @@ from flfast.algorithms.contract import Context, LocalStage
 from flfast.datamodules.batches import Batch
 from flfast.engines.fused.graph.update_rules import LocalOptimizer
 from flfast.lit.local_module import LocalModule
-from flfast.lit.module_task import local_task
+from flfast.lit.module_task import local_task, logged_of
 from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, leaves, tree_map
-
 
 LEAF = "inputs."
 """Beginning of the names of a sample's tensors in a batch."""
@@ -44,12 +43,14 @@ class LocalStep:
 
     They take four trees of tensors:
 
-    - state: `params`, `buffers`, `optimizer`, `loss` [], `logged` by name [], and with micro-batches `grads`.
+    - state: `params`, `buffers`, `optimizer`, `loss` [], what a module logs by name in `logged`,
+      and with micro-batches `grads`.
     - context: `server`, `client`, `start`, `facts`, `measured`, as in `Context`.
     - settings: `lr` [], float64.
-    - batch: `inputs` [B, ...], or of samples one tensor each, `LEAF` and its number; `targets` [B, ...]; `weights` [B], which sum to one and are zero
-      for padding; `num` [], the number of examples without padding; `share` [], the weight of a
-      micro-batch in its local step.
+    - batch: `inputs` [B, ...], or of a user's samples one tensor each, named `LEAF` and a number;
+      `targets` [B, ...]; `weights` [B], which sum to one and are zero for padding; `num` [], the
+      number of examples without padding; `share` [], the weight of a micro-batch in its local
+      step.
 
     Args:
         module: model in training mode, algorithm and task.
@@ -128,7 +129,7 @@ class LocalStep:
             num = torch.as_tensor(counted).to(num.dtype)
         state["loss"].addcmul_(loss.detach(), num)
         for name, total in state["logged"].items():
-            total.addcmul_(task.logged[name].to(total.dtype), num)
+            total.addcmul_(logged_of(task)[name].to(total.dtype), num)
         self._with_gradient = list(by_name)
         return by_name
 

@@ -115,7 +115,9 @@ class ExampleRows:
 
     def rows(self, order: np.ndarray, padding: int) -> Tree:
         """Rows by name, each [M, ...], of examples by index; values of padding do not matter."""
-        return dict(zip(self._reader.names, self._reader.read(order, self._data, padding), strict=True))
+        return dict(
+            zip(self._reader.names, self._reader.read(order, self._data, padding), strict=True)
+        )
 
     def targets(self, order: np.ndarray, padding: int) -> Tree:
         """Rows without inputs."""
