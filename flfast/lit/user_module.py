@@ -137,11 +137,10 @@ class UserModule(L.LightningModule):
         finally:
             link.logged, link.silent, link.recorded = None, False, False
 
-    def _is_read(self, name: str) -> None:
+    def is_read(self, name: str) -> None:
+        """Refuse to record a program of a step that reads what differs from step to step."""
         if self.link.recorded:
-            raise NotImplementedError(
-                f"the module reads self.{name}, which programs do not follow"
-            )
+            raise NotImplementedError(f"the module reads {name}, which programs do not follow")
 
     @property
     def trainer(self) -> Any:
