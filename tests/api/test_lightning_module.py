@@ -224,7 +224,7 @@ def test_ranks_do_not_wait_for_each_others_metrics(tmp_path, monkeypatch):
 
 def test_a_module_knows_the_round(run):
     modules.ByRound.rounds.clear()
-    run(modules.ByRound, "engine=eager", "local_steps=1", "rounds=3")
+    run(modules.ByRound, "engine=eager", "batch_size=-1", "local_epochs=1", "rounds=3")
     assert [n for n in modules.ByRound.rounds if n] == [n for n in (1, 2, 3) for _ in range(3)]
     assert flfast.round_number(modules.Plain()) == 0
 
