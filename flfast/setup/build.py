@@ -76,8 +76,8 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
         )
     data.setup()
     named_owner = config.data.get("owner") not in {None, "auto"}
-    named_owner |= data.examples.datamodule is not None and data.examples.owner is not None
-    if named_owner and not asks_for(data.partition, "owner"):
+    named_owner |= data.examples.datamodule is not None
+    if named_owner and data.examples.owner is not None and not asks_for(data.partition, "owner"):
         name = config.partition["_target_"].rpartition(".")[2]
         log.warning(
             "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
@@ -118,18 +118,13 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
             found = call_with(chosen, seed=seed, task=task)
             if isinstance(found, DataHooks):
-                found = module_examples(f"data={target}", found, **_facts(config.data))
+                client, labels = (config.data.get(name) for name in ("owner", "labels"))
+                named_by = {"labels": labels, "keys": ("data.owner", "data.labels")}
+                found = module_examples(f"data={target}", found, client, **named_by)
         allowed = "an Examples of flfast, or a LightningDataModule"
         return of_kind(found, Examples, f"data={target}", allowed=allowed)
 
     return source
-
-
-def _facts(node: DictConfig) -> dict[str, Any]:
-    """Where a DataModule's samples have clients and labels."""
-    found = {"client": node.get("owner"), "labels": node.get("labels")}
-    read = {k: instantiate(v) if isinstance(v, DictConfig) else v for k, v in found.items()}
-    return {**read, "keys": ("data.owner", "data.labels")}
 
 
 def build_optimizer(
