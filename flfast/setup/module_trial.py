@@ -14,7 +14,15 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, column_of, overrides
+from flfast.lit.user_module import (
+    Logged,
+    UnknownIndex,
+    UserModule,
+    call_step,
+    column_of,
+    observed,
+    overrides,
+)
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
@@ -118,8 +126,8 @@ def try_module(
     with named("model", target), on_trial(model) as (copied, noticed), torch.enable_grad():
         trial = cast(UserModule, copied.train())
         try:
-            with trial.observed(logged, silent=True, recorded=True):
-                trial.call_step("training_step", batch, UnknownIndex())
+            with observed(trial, logged, silent=True, recorded=True):
+                call_step(trial, "training_step", batch, UnknownIndex())
         except NotImplementedError as error:
             why = str(error)
     if noticed and why is None:
