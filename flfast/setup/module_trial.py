@@ -14,7 +14,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, overrides
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule, column_of, overrides
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
@@ -30,14 +30,14 @@ class ModuleTrial(NamedTuple):
 
     Attributes:
         optimizer: makes optimizers as the module does.
-        logged: names of what it measures in evaluation, a loss first.
+        logged: names of what it logs in local training, on validation and on test examples.
         logged_in_steps: names of numbers that `training_step` logs.
         monitors: whether a scheduler watches a metric of validation.
         unrepeatable: why its steps are no program; None if they are, as far as it shows.
     """
 
     optimizer: ModuleOptimizer
-    logged: tuple[str, ...]
+    logged: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     logged_in_steps: tuple[str, ...]
     monitors: bool
     unrepeatable: str | None
@@ -98,19 +98,15 @@ def try_module(
             dtype, validates = dtype_of_module(copy), overrides(copy, "validation_step")
             loaders = client_loaders(client, deque(), dtype, validates=validates)
             trainer.fit(copy, datamodule=loaders)
+            in_training = ("loss", *map(column_of, trainer.callback_metrics))
         with named("model", target):
-            found = {
-                name: value
-                for validation in (True, False)
-                for name, value in measured(
-                    copy, evaluation_batches(data, two, copy), trainer, validation=validation
-                ).items()
-            }
-    optimizer, names = (
-        ModuleOptimizer.of(last.configured, trained),
-        tuple(sorted(found, key=_order)),
-    )
-    if not names:
+            validated, tested = (
+                (*measured(copy, evaluation_batches(data, two, copy), trainer, validation=part),)
+                for part in (True, False)
+            )
+    optimizer = ModuleOptimizer.of(last.configured, trained)
+    names = (in_training, validated, tested)
+    if not validated and not tested:
         log.warning(
             "model=%s: has no test_step or validation_step, so nothing is measured", target
         )
@@ -130,7 +126,3 @@ def try_module(
         why = f"the model {noticed[0]}, which programs do not"
     logged = {name: value for name, value in logged.items() if not value.isnan()}
     return ModuleTrial(optimizer, names, tuple(logged), last.monitors, why)
-
-
-def _order(name: str) -> bool:
-    return name != "loss"
