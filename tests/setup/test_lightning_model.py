@@ -76,8 +76,8 @@ def test_what_is_not_called_is_named_with_the_reason(caplog):
     )
     prepared("model=x", with_methods(**{n: lambda self, *_: self.net for n in methods}))
     said = caplog.text
-    assert "not called: prepare_data, train_dataloader, since the examples are those of" in said
-    assert "not called: on_predict_end, since predictions are those of predict_step" in said
+    assert "not called: prepare_data, train_dataloader, since the examples are those of data=" in said
+    assert "not called: on_predict_end, since predict_step alone predicts" in said
     assert "teardown" in said
     assert "on_test_model_eval" in said
 
