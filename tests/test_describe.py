@@ -98,7 +98,9 @@ def test_types_are_known_but_for_a_few_keys(document):
         and not key.endswith("._target_")
     ]
     groups = {key.split(".")[0] for key in unknown}
-    assert groups == {"trainer", "logger", "schedule", "callbacks", "lr_schedule", "algorithm"}
+    assert groups == {
+        *("trainer", "logger", "schedule", "callbacks", "lr_schedule", "algorithm", "data")
+    }
     assert [key for key in unknown if key.startswith("algorithm")] == [
         "algorithm.server_optimizer.lr",  # of torch.optim.Adam
         "algorithm.server_optimizer.lr",  # of torch.optim.SGD

@@ -41,35 +41,58 @@ def read_data(
     Raises:
         ConfigError: naming the argument, the problem, and what is allowed.
     """
+    names = {"test_data": test_data, "target": target, "client": client, "labels": labels}
+    given = [name for name, value in names.items() if value is not None]
     if data is None:
-        names = {"test_data": test_data, "target": target, "client": client, "labels": labels}
-        unused = next((name for name, value in names.items() if value is not None), None)
-        if unused:
-            raise ConfigError(f"{unused}= needs data=; {ALLOWED}")
+        if given:
+            raise ConfigError(f"{given[0]}= needs data=; {ALLOWED}")
         return None
-    if isinstance(data, Examples) or (callable(data) and not is_dataset(data)):
-        if test_data is not None:
-            raise ConfigError("test_data=: an Examples names its own test set, in is_test")
+    fitting = _arguments(data, task)
+    if odd := [name for name in given if name not in fitting]:
+        allowed = (
+            ", ".join(f"{name}=" for name in fitting) or "none: an Examples names its own test set"
+        )
+        raise ConfigError(
+            f"{odd[0]}= with data= of type {type(data).__name__}; allowed: {allowed}"
+        )
+    if not fitting:
         return data
     with refused(), named("data", type(data).__name__):
-        if isinstance(data, DataHooks) and test_data is not None:
-            raise ConfigError("test_data=: a DataModule has its own, in test_dataloader")
-        if task == "module" and not is_frame(data):
-            _refuse_unused(target=target)
+        if "labels" in fitting:
             return read_samples(data, test_data, client, labels)
-        _refuse_unused(labels=labels)
         if isinstance(data, DataHooks):
-            data, test_data, size = _pairs(data)
-            found = _read_pairs(data, test_data, target, client, task)
-            return replace(found, batch_size=size)
+            return _read_module(data, client, task)
     return _read_pairs(data, test_data, target, client, task)
+
+
+def _arguments(data: Any, task: TaskName) -> tuple[str, ...]:
+    """Names of further arguments about data of this type, for a model of this task."""
+    is_own = task == "module" and not is_frame(data)
+    if isinstance(data, DataHooks):
+        return ("client", "labels") if is_own else ("client",)
+    if isinstance(data, Examples) or (callable(data) and not is_dataset(data)):
+        return ()
+    return ("test_data", "client", "labels") if is_own else ("test_data", "target", "client")
+
+
+def _read_module(module: Any, client: Any, task: TaskName) -> Examples:
+    """The pairs (input, target) of a DataModule, for a model that is no LightningModule."""
+    train, test, val, batch_size, clients = load("data=", module)
+    if train.collate is not default_collate or clients is not None:
+        raise ConfigError("data= has a collate_fn or clients; allowed: model= a LightningModule")
+    if val is not None:
+        log.warning("data=: only a LightningModule uses val_dataloader; split.val is used")
+    found = _read_pairs(train.dataset, test and test.dataset, None, client, task)
+    return replace(found, batch_size=batch_size)
 
 
 def _read_pairs(
     data: Any, test_data: Any, target: str | None, client: str | None, task: TaskName
 ) -> Examples:
-    """The examples of inputs and targets."""
-    task = _task_of(data, target) if task == "module" else task
+    """The examples of inputs and targets; a module reads targets of any kind."""
+    if task == "module":
+        kind = getattr(data[target].dtype, "kind", "O") if target in data else "O"
+        task = "regression" if kind == "f" else "classification"
     coded = Coded(data, test_data)
     if is_frame(data):
         check_names("data", data)
@@ -85,29 +108,6 @@ def _read_pairs(
         raise
     except (ValueError, TypeError) as error:
         raise ConfigError(f"data=: {error}") from None
-
-
-def _refuse_unused(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            about = {"target": "a DataFrame", "labels": "other data with a LightningModule"}[name]
-            raise ConfigError(f"{name}={value}: allowed with {about}")
-
-
-def _task_of(frame: Any, target: str | None) -> TaskName:
-    """The task of a DataFrame for a module, which reads its targets as they are."""
-    kind = getattr(frame[target].dtype, "kind", "O") if target in frame else "O"
-    return "regression" if kind == "f" else "classification"
-
-
-def _pairs(module: Any) -> tuple[Any, Any, int]:
-    """Datasets of (input, target) for training and tests, of a DataModule, and its batch size."""
-    train, test, val, batch_size, clients = load("data=", module)
-    if train.collate is not default_collate or clients is not None:
-        raise ConfigError("data= has a collate_fn or clients; allowed: model= a LightningModule")
-    if val is not None:
-        log.warning("data=: a LightningModule would use its val_dataloader; split.val is used")
-    return train.dataset, test and test.dataset, batch_size
 
 
 def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:

@@ -51,7 +51,8 @@ def own_objects(
         where = f"model={name_of(model)}"
         check_module(where, model)
         check_copies(where, model)
-        check_initialized(where, model)
+        if not is_user_module(model):  # which makes its layers in configure_model
+            check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
     trains_itself = model is not None and is_user_module(model)
     task = "module" if trains_itself else chosen_task(settings)

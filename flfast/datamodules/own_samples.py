@@ -21,36 +21,25 @@ from flfast.datamodules.samples import (
 from flfast.datamodules.value_names import Clients, number_clients, number_names
 
 _MOST_LABELS = 1000
-"""Integers below this, or below the number of samples, are labels as they are."""
 
 
 def as_samples(examples: Examples) -> Examples:
     """The same examples for a module, in batches [inputs, targets]; labels are their classes."""
     pair: Any = [examples.inputs, examples.targets]
-    in_memory, transform = isinstance(examples.inputs, Tensor), examples.transform
-    assert not isinstance(transform, SampleTransform)
-    return replace(
-        examples,
-        inputs=StackedSamples(pair)
-        if in_memory
-        else CollatedSamples(SamplePart(StackDataset(*pair))),
-        task="module",
-        transform=SampleTransform(inputs=transform),
-        rescaled=None,
-        **_labelled(examples.classes, len(examples.targets)),
-    )
+    inputs: Any = CollatedSamples(SamplePart(StackDataset(*pair)))
+    inputs = StackedSamples(pair) if isinstance(examples.inputs, Tensor) else inputs
+    transform = SampleTransform(inputs=examples.transform)
+    about = _labelled(examples.classes, len(examples.targets))
+    given = replace(examples, rescaled=None)
+    return replace(given, inputs=inputs, task="module", transform=transform, **about)
 
 
 def _labelled(labels: np.ndarray | None, num: int) -> dict[str, Any]:
-    """Labels [M] as targets of `num` examples; the others' are 0."""
-    found = None
+    """Labels [M] as those of `num` examples, the last ones of which have none."""
+    targets = torch.zeros(num, dtype=torch.int64)
     if labels is not None:
-        rest = np.zeros(num - len(labels), np.int64)
-        found = torch.from_numpy(np.append(labels.astype(np.int64), rest))
-    return {
-        "targets": torch.zeros(num, dtype=torch.int64) if found is None else found,
-        "labels": found,
-    }
+        targets[: len(labels)] = torch.from_numpy(labels)
+    return {"targets": targets, "labels": None if labels is None else targets}
 
 
 def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
@@ -81,36 +70,34 @@ def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
     parts = [part for part in (train, test, val) if part is not None]
     if not all(len(part.dataset) for part in parts):
         raise ValueError("a Dataset has no sample; allowed: one or more")
-    role = np.repeat(
-        np.arange(3), [0 if p is None else len(p.dataset) for p in (train, test, val)]
-    )
-    known, names = _labels(keys[1], labels, train.dataset)
-    owners = None
+    num_train, num_test, num_val = (len(p.dataset) if p else 0 for p in (train, test, val))
+    role = np.repeat(np.arange(3), [num_train, num_test, num_val])
+    known, class_names = _labels(keys[1], labels, train.dataset)
+    about = _labelled(known, len(role))
     if client is not None:
-        tests = np.full((role == 1).sum(), None)
+        tests = np.full(num_test, None)
         if test is not None and test_client is not None:
             tests = values_of(keys[0], test_client, test.dataset)
-        own = values_of(keys[0], client, train.dataset)
-        owners = _clients(f"{keys[0]}={_shown(client)}", own, tests)
+        names = np.append(values_of(keys[0], client, train.dataset), tests)
+        found = _clients(f"{keys[0]}={_shown(client)}", names, role[role < 2] == 1)
+        about["owner"] = np.append(found.owner, np.full(num_val, -1))
+        about["client_names"] = found.names
     return Examples(
         inputs=samples_of(*parts),
-        num_classes=1 if known is None else int(known.max()) + 1,
+        num_classes=int(about["targets"].max()) + 1,
         transform=SampleTransform(),
         is_test=role == 1,
         is_val=None if val is None else role == 2,
-        owner=None if owners is None else np.append(owners.owner, np.full((role == 2).sum(), -1)),
         task="module",
-        class_names=names,
-        client_names=() if owners is None else owners.names,
-        **_labelled(known, len(role)),
+        class_names=class_names,
+        **about,
     )
 
 
-def _clients(where: str, train: np.ndarray, tests: np.ndarray) -> Clients:
-    """The clients of samples for training, and for tests, if any of these has one."""
-    is_test = np.arange(len(train) + len(tests)) >= len(train)
-    found = number_clients(np.append(train, tests), is_test, where=where)
-    unknown = [name for name in tests[found.owner[is_test] < 0] if name is not None]
+def _clients(where: str, names: np.ndarray, is_test: np.ndarray) -> Clients:
+    """The clients of samples for training and tests, if any of these has one."""
+    found = number_clients(names, is_test, where=where)
+    unknown = [name for name in names[found.owner < 0] if name is not None]
     if unknown:
         raise ValueError(f"{where}: {unknown[0]} has samples for tests only; allowed: for both")
     return found
@@ -121,10 +108,9 @@ def _labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[s
     if given is None:
         columns = (_column(data, name) for name in ("targets", "labels"))
         found = next((column for column in columns if column is not None), None)
-        if found is None and _last(data[0]).dtype.kind in "iu":
+        if found is None and _last(data[0]) is not None:
             found = np.array([_last(data[number]) for number in range(len(data))])
-        is_known = found is not None and found.ndim == 1 and _are_numbers(found)
-        return (found.astype(np.int64) if is_known and found is not None else None), ()
+        return (None if found is None or not _are_numbers(found) else found.astype(np.int64)), ()
     values, where = values_of(key, given, data), f"{key}={_shown(given)}"
     refuse_missing(where, missing_rows(values))
     plain = np.array(values.tolist())
@@ -135,17 +121,19 @@ def _labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[s
 
 
 def _are_numbers(labels: np.ndarray) -> bool:
-    most = max(len(labels), _MOST_LABELS)
+    """Whether these are labels as they are: integers from 0, not much larger than their number."""
+    most = max(labels.size, _MOST_LABELS)
     return labels.dtype.kind in "iub" and bool(labels.min() >= 0 and labels.max() < most)
 
 
-def _last(sample: Any) -> np.ndarray:
-    """The number that is a sample's last part; an empty array if that is no number."""
+def _last(sample: Any) -> int | None:
+    """The integer that is a sample's last part; None if that is no integer."""
     parts = [*sample.values()] if isinstance(sample, Mapping) else sample
     last = parts[-1] if isinstance(parts, (tuple, list)) and parts else None
-    is_value = isinstance(last, (int, np.generic, np.ndarray, Tensor))
-    found = np.asarray(last) if is_value else np.empty(0)
-    return found.reshape(()) if found.size == 1 else np.empty(0)
+    last = last.detach().cpu() if isinstance(last, Tensor) else last
+    known = isinstance(last, (int, np.generic, np.ndarray, Tensor))
+    found = np.asarray(last if known else [])
+    return int(found.reshape(())) if found.size == 1 and found.dtype.kind in "iu" else None
 
 
 def values_of(key: str, given: Any, data: Any) -> np.ndarray:
@@ -165,11 +153,10 @@ def values_of(key: str, given: Any, data: Any) -> np.ndarray:
         except (KeyError, IndexError, TypeError) as error:
             if callable(given):
                 raise
-            is_dict = isinstance(data[0], Mapping)
-            parts = ", ".join(data[0]) if is_dict else f"0 to {len(data[0]) - 1}"
+            parts = [*data[0]] if isinstance(data[0], Mapping) else len(data[0])
             raise ValueError(
                 f"{key}={given}: allowed: an attribute of the Dataset with a value for each "
-                f"sample, or a key or index of a sample, which holds {parts}"
+                f"sample, or a key or index of a sample, which has {parts}"
             ) from error
     if len(found) != len(data):
         num = f"{len(found)} values for {len(data)} samples"

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from flfast.config.errors import ConfigError
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
 from flfast.lit.user_module import Logged, UnknownIndex, UserModule, loss_of
@@ -85,9 +85,9 @@ class ModuleTask(LocalTask):
         with using_weights(model, {**self._buffers, **self._given(weights)}):
             return model.call_step(name, *args)
 
-    def _lacks(self, what: str) -> ConfigError:
+    def _lacks(self, what: str) -> MisconfigurationException:
         name = type(self._model).__name__
-        return ConfigError(f"model={name}: a LightningModule has no {what}")
+        return MisconfigurationException(f"model={name}: a LightningModule has no {what}")
 
 
 def local_task(model: nn.Module, task_type: TaskType, **options: Any) -> LocalTask:

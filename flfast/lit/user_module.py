@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 from unittest.mock import patch
 
 import lightning as L
@@ -83,6 +83,11 @@ class UserModule(L.LightningModule):
         """The module's own optimizers, unless the run names one."""
         local = self.link.local
         return self.own("configure_optimizers")() if local is None else local.configured()
+
+    def _done(self, stage: str | None = None) -> None:
+        """Nothing: a run sets the module up once, before it adopts it."""
+
+    prepare_data = configure_model = setup = teardown = _done
 
     def on_train_start(self) -> None:
         """The module's own hook, then that of the run."""
@@ -230,7 +235,7 @@ def released(module: UserModule) -> L.LightningModule:
     return found
 
 
-def is_user_module(model: nn.Module) -> bool:
+def is_user_module(model: object) -> TypeGuard[L.LightningModule]:
     """Whether a model is a LightningModule that says itself how it trains."""
     return steps_itself(type(model))
 

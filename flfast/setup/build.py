@@ -33,7 +33,7 @@ from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
-from flfast.state.weights import WEIGHTS, load_weights, read_state_dict
+from flfast.state.weights import WEIGHTS, by_name, load_weights, read_state_dict
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +76,8 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
         )
     data.setup()
     named_owner = config.data.get("owner") not in {None, "auto"}
-    named_owner |= data.examples.datamodule is not None and data.examples.owner is not None
-    if named_owner and not asks_for(data.partition, "owner"):
+    named_owner |= data.examples.datamodule is not None
+    if named_owner and data.examples.owner is not None and not asks_for(data.partition, "owner"):
         name = config.partition["_target_"].rpartition(".")[2]
         log.warning(
             "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
@@ -118,18 +118,13 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
             found = call_with(chosen, seed=seed, task=task)
             if isinstance(found, DataHooks):
-                found = module_examples(f"data={target}", found, **_facts(config.data))
+                client, labels = (config.data.get(name) for name in ("owner", "labels"))
+                named_by = {"labels": labels, "keys": ("data.owner", "data.labels")}
+                found = module_examples(f"data={target}", found, client, **named_by)
         allowed = "an Examples of flfast, or a LightningDataModule"
         return of_kind(found, Examples, f"data={target}", allowed=allowed)
 
     return source
-
-
-def _facts(node: DictConfig) -> dict[str, Any]:
-    """Where a DataModule's samples have clients and labels."""
-    found = {"client": node.get("owner"), "labels": node.get("labels")}
-    read = {k: instantiate(v) if isinstance(v, DictConfig) else v for k, v in found.items()}
-    return {**read, "keys": ("data.owner", "data.labels")}
 
 
 def build_optimizer(
@@ -172,7 +167,7 @@ def initial_weights(config: DictConfig, weights: Tree) -> Tree:
     """
     if config.init_from is None:
         return weights
-    found = read_state_dict(config.init_from, key="init_from")
+    found = read_state_dict(config.init_from, key="init_from", names=by_name(weights))
     return load_weights(weights, found, source=f"init_from={config.init_from}")
 
 

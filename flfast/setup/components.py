@@ -25,6 +25,7 @@ from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
+from flfast.lit.module_hooks import eager_only
 from flfast.lit.own_step_module import OwnStepModule
 from flfast.lit.trainers import dtype_of_precision
 from flfast.lit.user_module import UserModule
@@ -40,6 +41,7 @@ from flfast.setup.build import (
     initial_weights,
 )
 from flfast.setup.build_models import build_models, members_of
+from flfast.setup.lightning_model import check_steps
 from flfast.setup.module_trial import try_module
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
@@ -183,13 +185,16 @@ def _of_model(
     if isinstance(model, UserModule):
         trial = try_module(config.model["_target_"], model, data, config)
         kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+        by_hand, several = not model.automatic_optimization, trial.optimizer.several
+        check_steps(algorithm, initial, by_hand=by_hand, several=several)
     make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
     module = kind(
         *(model, algorithm, make_optimizer, task_type), freeze_batchnorm=config.bn == "frozen"
     )
-    if trial is not None:
+    if isinstance(model, UserModule) and trial is not None:
         module.unrepeatable = trial.unrepeatable
         module.logged_in_steps, module.validates = trial.logged_in_steps, trial.monitors
+        module.acts_in_steps = tuple(f"the module has its own {n}" for n in eager_only(model))
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)

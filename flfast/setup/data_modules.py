@@ -1,10 +1,10 @@
 """A user's own data as those of a LightningModule: DataModules, Datasets, and parts of samples."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from lightning.pytorch.core.hooks import DataHooks
@@ -37,14 +37,8 @@ _ALLOWED = (
 )
 
 
-class Loaded(NamedTuple):
-    """What is behind a DataModule's loaders, and its clients, if it has some."""
-
-    train: SamplePart
-    test: SamplePart | None
-    val: SamplePart | None
-    batch_size: int
-    clients: Any
+Loaded = tuple[SamplePart, SamplePart | None, SamplePart | None, int, Any]
+"""For training, tests and validation; the batch size of training; and clients, if there are."""
 
 
 def load(where: str, module: Any) -> Loaded:
@@ -66,7 +60,7 @@ def load(where: str, module: Any) -> Loaded:
     if isinstance(clients, Mapping):
         dataset, clients = _of_clients(f"{where}: clients", clients)
         part = part._replace(dataset=dataset)
-    return Loaded(part, test and test[0], val and val[0], batch_size, clients)
+    return part, test and test[0], val and val[0], batch_size, clients
 
 
 def module_examples(where: str, module: Any, client: Any = None, **options: Any) -> Examples:
@@ -77,8 +71,8 @@ def module_examples(where: str, module: Any, client: Any = None, **options: Any)
     """
     train, test, val, batch_size, clients = load(where, module)
     client = clients if client is None else client
-    own = None if isinstance(module, nn.Module) else module
     found = own_examples(train, test, val, client=client, **options)
+    own = None if isinstance(module, nn.Module) else module
     return replace(found, datamodule=own, batch_size=batch_size)
 
 
@@ -105,9 +99,14 @@ def read_samples(data: Any, test_data: Any, client: Any, labels: Any) -> Example
 
 def _dataset(where: str, data: Any) -> tuple[Any, list[Any] | None]:
     """A map-style Dataset, and the client of each sample if it has a part for each client."""
-    parts = [*data.values()] if isinstance(data, Mapping) else data
-    if isinstance(parts, (list, tuple)) and parts and all(isinstance(p, Dataset) for p in parts):
-        return _of_clients(where, data if isinstance(data, Mapping) else dict(enumerate(data)))
+    named = data if isinstance(data, Mapping) else {}
+    if isinstance(data, (list, tuple)) and all(isinstance(part, Dataset) for part in data):
+        named = dict(enumerate(data))
+    arrays_or_lists = [p for p in named.values() if hasattr(p, "ndim") or isinstance(p, Sequence)]
+    if named and not arrays_or_lists:
+        if {"train", "test"} <= named.keys():
+            raise ValueError(f"{where}: train and test are no clients; allowed: test_data=")
+        return _of_clients(where, named)
     arrays = isinstance(data, list) and all(isinstance(p, (Tensor, np.ndarray)) for p in data)
     if arrays or isinstance(data, (Mapping, tuple)):
         try:

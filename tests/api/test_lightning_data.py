@@ -119,7 +119,7 @@ def test_a_network_without_steps_reads_pairs_of_a_data_module(caplog):
     found = read(Data(), task="classification")
     assert found.task == "classification"
     assert (len(found.targets), int(found.is_test.sum()), found.batch_size) == (50, 10, 6)
-    assert "its val_dataloader" in caplog.text
+    assert "only a LightningModule uses val_dataloader" in caplog.text
 
 
 def test_a_data_frame_has_its_own_task():
@@ -131,19 +131,28 @@ def test_a_data_frame_has_its_own_task():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"data": Data(), "test_data": (X, Y)}, "test_data=: a DataModule has its own, in test_"),
-        ({"data": (X, Y), "target": "y"}, "target=y: allowed with a DataFrame"),
+        (
+            {"data": Data(), "test_data": (X, Y)},
+            "test_data= with data= of type Data; allowed: client=, labels=",
+        ),
+        (
+            {"data": (X, Y), "target": "y"},
+            "target= with data= of type tuple; allowed: test_data=, client=",
+        ),
         (
             {"data": (X, Y), "client": "where"},
             "client=where: allowed: an attribute of the Dataset",
         ),
         (
             {"data": (X, Y), "client": 2},
-            "client=2: .*key or index of a sample, which holds 0 to 1",
+            "client=2: .*key or index of a sample, which has 2",
         ),
         ({"data": (X, Y), "labels": [0, 1]}, "labels=a list: 2 values for 60 samples"),
         ({"data": (X, Y[:3])}, "data=: Size mismatch"),
-        ({"data": (X, Y), "task": "classification", "labels": 1}, "labels=1: allowed with other"),
+        (
+            {"data": (X, Y), "task": "classification", "labels": 1},
+            "labels= with data= of type tuple; allowed: test_data=, target=",
+        ),
         ({"data": None, "labels": 1}, "labels= needs data="),
         ({"data": [DATA, DATA], "client": 1}, "client= with Datasets of clients"),
         ({"data": Data(size=0)}, "data=Data: .*ValueError|a Dataset has no sample"),

@@ -304,6 +304,8 @@ def test_labels_of_every_spelling(labels, found, names):
         (Listed([(torch.zeros(2), n) for n in (10**6, 0, 1)]), None),
         (Listed([(torch.zeros(2), torch.tensor([n])) for n in (2, 0, 1)]), [2, 0, 1]),
         (Listed([{"y": np.int64(n)} for n in (2, 0, 1)]), [2, 0, 1]),
+        (Listed([(torch.zeros(2), torch.ones(n, dtype=torch.int64)) for n in (1, 2, 3)]), None),
+        (Listed([("text", "label")] * 3), None),
     ],
 )
 def test_labels_are_found_where_they_are(dataset, labels):
@@ -317,7 +319,7 @@ def test_labels_are_found_where_they_are(dataset, labels):
     ("options", "said"),
     [
         ({"client": "where"}, "client=where: allowed: an attribute of the Dataset"),
-        ({"client": "where"}, "which holds x, site, y"),
+        ({"client": "where"}, "which has "),
         ({"labels": ["a"]}, "labels=a list: 1 values for 5 samples; allowed: one for each"),
         ({"client": ["a", None, "a", "a", "a"]}, "client=a list: 1 of 10 values are missing"),
         ({"labels": ["a", None, "a", "a", "a"]}, "labels=a list: 1 of 5 values are missing"),

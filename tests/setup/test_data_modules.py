@@ -68,7 +68,7 @@ class Even(RandomSampler):
 
 def test_a_module_is_prepared_and_set_up_as_lightning_does(monkeypatch):
     module = Module()
-    assert load("data=", module).batch_size == 5
+    assert load("data=", module)[3] == 5
     assert module.called == ["prepare", "fit", "test"]
     monkeypatch.setenv("LOCAL_RANK", "1")
     load("data=", module)
@@ -104,14 +104,14 @@ def test_lightnings_own_demos():
     assert found.datamodule is None
     assert found.labels is None
     made = L.LightningDataModule.from_datasets(train_dataset=DATA, batch_size=3)
-    assert load("data=", made).batch_size == 3
-    assert load("data=", made).val is None
+    assert load("data=", made)[3] == 3
+    assert load("data=", made)[2] is None
 
 
 def test_of_several_loaders_for_tests_the_first_is_used_and_the_others_are_named(caplog):
     loaders = {"a": DataLoader(Subset(DATA, [0])), "b": DataLoader(DATA), "c": DataLoader(DATA)}
     for several in (loaders, [*loaders.values()], CombinedLoader(loaders)):
-        assert len(load("data=", Module(test=several)).test.dataset) == 1
+        assert len(load("data=", Module(test=several))[1].dataset) == 1
     assert "test_dataloader: of its loaders, a is used, and ['b', 'c'] not" in caplog.text
 
 
@@ -190,6 +190,23 @@ def test_a_dataset_for_each_client_is_taken_as_it_is():
     numbered = read_samples([DATA, Subset(DATA, [1])], DATA, None, None)
     assert numbered.owner.tolist() == [0] * 12 + [1] + [-1] * 12
     assert numbered.client_names == ()
+
+
+class Bare:
+    """A Dataset that has no class of torch's, as those of the library datasets."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return DATA[index]
+
+
+def test_datasets_of_any_class_are_those_of_clients():
+    found = read_samples({"b": Bare(), "a": Bare()}, None, None, None)
+    assert found.client_names == ("a", "b")
+    with pytest.raises(ValueError, match="data=: train and test are no clients; allowed: test_d"):
+        read_samples({"train": Bare(), "test": Bare()}, None, None, None)
 
 
 def test_test_samples_that_say_whose_they_are_are_the_clients_own():

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from copy import copy
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.trainer import call
-from lightning.pytorch.trainer.connectors.data_connector import _DataHookSelector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torch import Tensor
 from torchmetrics import Metric
@@ -116,7 +116,7 @@ def predicted(
 def _connect(model: UserModule, trainer: Any, datamodule: L.LightningDataModule | None) -> None:
     trainer.strategy.connect(model)
     model.trainer = trainer
-    trainer._data_connector._datahook_selector = _DataHookSelector(model, datamodule)  # noqa: SLF001
+    trainer._data_connector.attach_datamodule(model, copy(datamodule))  # noqa: SLF001
 
 
 def _on_device(model: UserModule, trainer: Any, one: Batch) -> Any:
