@@ -76,7 +76,7 @@ def test_what_is_not_called_is_named_with_the_reason(caplog):
     )
     prepared("model=x", with_methods(**{n: lambda self, *_: self.net for n in methods}))
     said = caplog.text
-    assert "not called: prepare_data, train_dataloader, since the examples are those of data=" in said
+    assert "not called: prepare_data, train_dataloader, since the examples are those" in said
     assert "not called: on_predict_end, since predict_step alone predicts" in said
     assert "teardown" in said
     assert "on_test_model_eval" in said
@@ -133,7 +133,9 @@ def test_a_module_without_a_step_is_the_network_in_it(quick, caplog):
 
 
 def test_hooks_of_a_module_without_a_step_are_named(caplog):
-    lit = with_methods(Net, validation_step=lambda self, *_: self.net, on_fit_start=lambda self: self.net)
+    lit = with_methods(
+        Net, validation_step=lambda self, *_: self.net, on_fit_start=lambda self: self.net
+    )
     check_forward_alone("model=x", lit)
     assert "its forward alone is called, not on_fit_start, validation_step" in caplog.text
 
