@@ -9,15 +9,25 @@ import lightning as L
 import torch
 from omegaconf import DictConfig
 
+from flfast.config.errors import ConfigError
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, column_of, overrides
+from flfast.lit.user_module import (
+    Logged,
+    UnknownIndex,
+    UserModule,
+    call_step,
+    column_of,
+    observed,
+    overrides,
+)
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
+from flfast.state.messages import printable
 from flfast.state.plan import Batching
 from flfast.state.randomness import same_generators
 from flfast.state.weights import dtype_of_module
@@ -106,6 +116,8 @@ def try_module(
             )
     optimizer = ModuleOptimizer.of(last.configured, trained)
     names = (in_training, validated, tested)
+    if odd := [n for part in names for n in part if n not in printable(n).splitlines()]:
+        raise ConfigError(f"model={target}: logs {odd[0]!r}; allowed: names on one line")
     if not validated and not tested:
         log.warning(
             "model=%s: has no test_step or validation_step, so nothing is measured", target
@@ -118,8 +130,8 @@ def try_module(
     with named("model", target), on_trial(model) as (copied, noticed), torch.enable_grad():
         trial = cast(UserModule, copied.train())
         try:
-            with trial.observed(logged, silent=True, recorded=True):
-                trial.call_step("training_step", batch, UnknownIndex())
+            with observed(trial, logged, silent=True, recorded=True):
+                call_step(trial, "training_step", batch, UnknownIndex())
         except NotImplementedError as error:
             why = str(error)
     if noticed and why is None:

@@ -89,3 +89,12 @@ def test_its_report_and_evaluation_have_them(run):
     row = read_history(folder / "metrics.csv")[-1]
     for column, value in found.evaluate().items():
         assert value == pytest.approx(float(row[column]), abs=1e-6)
+
+
+def test_a_name_of_two_lines_is_refused(run, monkeypatch):
+    def log_two_lines(self, _):
+        self.log("test/a\nb", 1.0)
+
+    monkeypatch.setattr(Module, "test_step", log_two_lines)
+    with pytest.raises(flfast.ConfigError, match=r"logs 'a\\nb'; allowed: names on one line"):
+        run("refused")

@@ -15,7 +15,7 @@ from flfast.output.results.history import (
     total,
 )
 from flfast.output.results.runs import RunRecord
-from flfast.tasks.names import ALL_METRICS, falls, headline
+from flfast.tasks.names import falls, headline
 
 
 class Criterion(NamedTuple):
@@ -71,8 +71,8 @@ def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
 def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:
     """Columns of a score to draw; each job is drawn with the first of them that it has measured.
 
-    The score is the headline of all that jobs have measured, such as accuracy. Of users' own
-    metrics it is the one that jobs optimise, if they name one.
+    The score is the headline of all that jobs have measured, such as accuracy. Of users' modules
+    it is what they optimise, if they name one.
 
     Usually the first view that all jobs have measured, or else that any job has. If any job has
     personal models and all jobs were evaluated on clients' own test sets: `personal/`, and
@@ -81,9 +81,9 @@ def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:
     done = [job for job in jobs if job.counts]
     begun, histories = [job.history for job in jobs], [job.history for job in done]
     names = metric_names(begun)
-    optimized = [job.optimized.partition("/")[2] for job in jobs]
-    own = (name for name in optimized if name in names and name not in ALL_METRICS)
-    score = next(own, headline(names))
+    modules = [job for job in jobs if job.config.get("task") == "module"]
+    chosen = (str(job.config.get("optimized_metric")).partition("/")[2] for job in modules)
+    score = next((name for name in chosen if name in names), headline(names))
     if score == "loss":
         return []
     on_clients = [f"personal/{score}", f"local/{score}"]

@@ -88,15 +88,15 @@ def test_runs_are_compared_stopped_and_kept_by_any_name(names, values):
     rows, choices = rows_of(names, values), {"algorithm": "fedavg"}
     best = headline(names)
     assert validation_column(rows) == f"val/{best}"
-    run = record(rows, choices)._replace(optimized="auto")
+    run = record(rows, choices)
     found = choose_criterion([run])
     assert found.columns[0].partition("/")[2] == best
     assert found.rises is not falls(best)
     for name in names:
         column = f"val/{name}"
-        known = name in {m for of_task in METRICS.values() for m in of_task}
-        chosen = choose_criterion([run._replace(optimized=column)])
-        assert known or chosen.columns == (f"global/{name}",)
+        config = {"task": "module", "optimized_metric": column}
+        chosen = choose_criterion([run._replace(config=config)])
+        assert chosen.columns == (f"global/{name}",)
         end = min(values) if falls(column) else max(values)
         assert best_round(rows, column) == 1 + values.index(end)
         waits = 3 - best_round(rows, column)
