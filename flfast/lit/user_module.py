@@ -127,7 +127,8 @@ class UserModule(L.LightningModule):
         link = self.link
         link.logged, link.silent, link.recorded = logged, silent, recorded
         try:
-            with uncounted(self) if silent else nullcontext():
+            apart = forgotten if self.is_fitted and not recorded else uncounted
+            with apart(self) if silent else nullcontext():
                 yield
         finally:
             link.logged, link.silent, link.recorded = None, False, False
@@ -185,6 +186,18 @@ def uncounted(module: nn.Module) -> AbstractContextManager[None]:
     """Metric objects within a module count nothing in this context, and are NaN."""
     nan = partial(_nan, next(module.parameters()))
     return _changed_metrics(module, update=nan, forward=nan, compute=nan)
+
+
+@contextmanager
+def forgotten(module: nn.Module) -> Iterator[None]:
+    """Metric objects within a module, perhaps its loss, forget afterwards what they counted."""
+    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    before = [{**vars(part), **part._copy_state_dict()} for part in metrics]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for metric, attributes in zip(metrics, before, strict=True):
+            vars(metric).update(attributes)
 
 
 def on_own_rank(module: nn.Module) -> AbstractContextManager[None]:

@@ -11,10 +11,10 @@ from omegaconf import DictConfig
 
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.engines.evaluation.module_steps import measured
+from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, overrides
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule, loss_of, overrides
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
@@ -111,9 +111,9 @@ def try_module(
         tuple(sorted(found, key=_order)),
     )
     if not names:
-        log.warning(
-            "model=%s: has no test_step or validation_step, so nothing is measured", target
-        )
+        step = evaluation_step(model, validation=False)
+        what = f"its {step} logs nothing" if step else "it has no test_step or validation_step"
+        log.warning("model=%s: %s, so nothing is measured", target, what)
     if not model.automatic_optimization:
         return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
@@ -123,7 +123,9 @@ def try_module(
         trial = cast(UserModule, copied.train())
         try:
             with trial.observed(logged, silent=True, recorded=True):
-                trial.call_step("training_step", batch, UnknownIndex())
+                loss = loss_of(trial.call_step("training_step", batch, UnknownIndex()))
+            if loss is not None and loss.isnan():
+                why = "the loss is NaN without metric objects, which programs leave out"
         except NotImplementedError as error:
             why = str(error)
     if noticed and why is None:
