@@ -8,11 +8,14 @@ import argparse
 import importlib
 import inspect
 import json
+import os
 import re
+import site
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +40,8 @@ class Case(NamedTuple):
         package: whose module it is, by its name in the package index; None: flfast's environment.
         words: settings of the run.
         beside: changes the arguments, in lines that nobody writes for `Trainer.fit`.
-        refused: what the message of a case that cannot run says; None if it runs.
+        refused: what the message says if clients cannot have the data; None if it runs.
+        silent: whether the module's evaluation logs nothing, so nothing is measured.
     """
 
     given: Callable[[], dict[str, Any]]
@@ -45,6 +49,7 @@ class Case(NamedTuple):
     words: tuple[str, ...] = ()
     beside: Callable[[dict[str, Any]], None] | None = None
     refused: str | None = None
+    silent: bool = False
 
 
 def boring() -> dict[str, Any]:
@@ -108,9 +113,22 @@ def lstm() -> dict[str, Any]:
 
 
 def mnist_net() -> dict[str, Any]:
-    """The network of Lightning's example of images, which is a module of torch's."""
-    demo, torch = importlib.import_module("lightning.pytorch.demos.boring_classes"), _torch()
-    return {"model": demo.Net(), "data": (torch.rand(32, 1, 28, 28), torch.arange(32) % 10)}
+    """A DataModule of images, for a network of torch's, which has no training step."""
+    boring_classes, data = (
+        importlib.import_module(f"lightning.pytorch.demos.{name}")
+        for name in ("boring_classes", "mnist_datamodule")
+    )
+    np, raw = importlib.import_module("numpy"), Path("data/MNIST/raw")
+    raw.mkdir(parents=True, exist_ok=True)
+    for name, num in (("train", 120), ("t10k", 40)):
+        images = np.random.default_rng(0).integers(256, size=(num, 28, 28), dtype=np.uint8)
+        labels = np.arange(num, dtype=np.uint8) % 10
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+            content = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+            (raw / f"{name}-{kind}-ubyte").write_bytes(content)
+    module = data.MNISTDataModule("data", val_split=20, num_workers=0)
+    return {"model": boring_classes.Net(), "data": module}
 
 
 def _torch() -> Any:
@@ -177,8 +195,6 @@ def forecasts() -> dict[str, Any]:
 
 
 def _uncertain(name: str, num_outputs: int, **options: Any) -> dict[str, Any]:
-    from functools import partial
-
     torch = _torch()
     box, data, nets = (
         importlib.import_module(f"lightning_uq_box.{part}")
@@ -201,51 +217,84 @@ def quantiles() -> dict[str, Any]:
     return _uncertain("QuantileRegression", 3, quantiles=[0.1, 0.5, 0.9])
 
 
+def template() -> dict[str, Any]:
+    """A project in lightning-hydra-template's shape: no object, only its own config files."""
+    project = ROOT / "tests" / "template_project"
+    site.addsitedir(str(project))  # a user starts Python there
+    os.environ["PROJECT_ROOT"] = str(Path.cwd())
+    search = f"hydra.searchpath=[file://{project / 'configs'}]"
+    return {"words": (search, "model=digits_net", "data=digits_own")}
+
+
+def the_dataset(given: dict[str, Any]) -> None:
+    """Samples in any order, as clients draw them."""
+    given["data"] = given["data"].dataset
+
+
 CASES = {
-    "lightning: BoringModel": Case(boring),
-    "lightning: BoringModel, its own loaders": Case(boring_with_loaders),
-    "lightning: ManualOptimBoringModel": Case(manual, words=("optimizer.lr=0.001",)),
+    "lightning: BoringModel": Case(boring, silent=True),
+    "lightning: BoringModel, its own loaders": Case(boring_with_loaders, silent=True),
+    "lightning: ManualOptimBoringModel": Case(manual, words=("optimizer.lr=0.001",), silent=True),
     "lightning: DemoModel": Case(demo_model),
     "lightning: BoringDataModuleNoLen": Case(stream, refused="is an IterableDataset"),
     "lightning: IterableBoringDataModule": Case(several_streams, refused="gives 2 loaders"),
     "lightning: LightningTransformer": Case(transformer),
-    "lightning: LightningLSTM, SequenceSampler": Case(lstm),
-    "lightning: Net": Case(mnist_net),
+    "lightning: SequenceSampler": Case(lstm, refused="draws by SequenceSampler"),
+    "lightning: LightningLSTM": Case(lstm, words=("optimizer.lr=0.1",), beside=the_dataset),
+    "lightning: MNISTDataModule": Case(mnist_net),
     "torchgeo: ClassificationTask": Case(geo_classes, "torchgeo"),
     "torchgeo: SemanticSegmentationTask": Case(geo_pixels, "torchgeo"),
     "chemprop: MPNN": Case(molecules, "chemprop"),
     "pytorch-forecasting: TemporalFusionTransformer": Case(forecasts, "pytorch-forecasting"),
     "lightning-uq-box: MCDropoutRegression": Case(dropout_at_prediction, "lightning-uq-box"),
     "lightning-uq-box: QuantileRegression": Case(quantiles, "lightning-uq-box"),
+    "lightning-hydra-template: a project": Case(template),
 }
+"""By name, which begins with that of the package."""
+
+NEEDED = {"torchgeo": ("requests",)}
+"""What packages import beside what they say they need."""
 
 
 def run(case: Case) -> dict[str, Any]:
-    """Run a case under each algorithm, on the engine of `auto` and eagerly; a row of the table."""
+    """Run a case under each algorithm, as `engine=auto` decides; a row of the table.
+
+    `differs` lists what was not promised. SCAFFOLD may refuse a module's optimizer.
+    """
     flfast = importlib.import_module("flfast")
-    start, notes, equal, engines = time.monotonic(), [], set(), {}
+    start, differs, refused = time.monotonic(), list[str](), dict[str, str]()
+    engines, equal = dict[str, tuple[str, str]](), set[bool]()
     for algorithm in ALGORITHMS:
         words = (*WORDS, *case.words, f"algorithm={algorithm}")
         try:
             found = _trained(flfast, case, Path(algorithm), words)
         except flfast.ConfigError as error:
-            notes.append(f"{algorithm}: {str(error).splitlines()[0]}")
+            refused[algorithm] = str(error)
             continue
         engines[algorithm] = _engine(Path(algorithm))
         if engines[algorithm][0] == "fused":
             eager = _trained(flfast, case, Path(f"{algorithm}-eager"), (*words, "engine=eager"))
-            equal.add(_differ(found.model, eager.model) < TOLERANCE)
-        notes += [f"{algorithm}: {what}" for what in _missing(found, Path(algorithm))]
+            equal.add(_difference(found.model, eager.model) < TOLERANCE)
+        differs += [f"{algorithm}: {what}" for what in _lacks(found, Path(algorithm), case)]
+    allowed = case.refused or "needs local steps of SGD"
+    differs += [f"{name}: {text}" for name, text in refused.items() if allowed not in text]
+    if case.refused is not None and engines:
+        differs.append(f"{', '.join(engines)} ran")
+    if case.refused is None and not {"fedavg", "fedprox", "ditto"} <= engines.keys():
+        differs.append(f"only {', '.join(engines) or 'nothing'} ran")
+    if False in equal:
+        differs.append("the engines end at other weights")
+    lines, _ = inspect.getsourcelines(case.beside) if case.beside else ((), 0)
     return {
-        "ran": sorted(engines),
-        "engines": sorted({engine for engine, _ in engines.values()}),
-        "why": sorted({why for _, why in engines.values() if why}),
-        "equal": None if not equal else equal == {True},
-        "lines": 0
-        if case.beside is None
-        else len(inspect.getsource(case.beside).splitlines()) - 2,
-        "notes": notes,
+        "algorithms": [*engines],
+        "engine": ", ".join(dict.fromkeys(engine for engine, _ in engines.values())),
+        "why": "; ".join(dict.fromkeys(why for _, why in engines.values() if why)),
+        "refused": "; ".join(dict.fromkeys(refused.values())),
+        "equal": "-" if not equal else "yes" if equal == {True} else "no",
+        "lines": max(0, len(lines) - 2),  # without the name and the docstring
+        "differs": differs,
         "seconds": time.monotonic() - start,
+        "version": version(case.package or "lightning"),
     }
 
 
@@ -266,22 +315,23 @@ def _engine(folder: Path) -> tuple[str, str]:
     return (found[1], found[2] or "") if found else ("?", "")
 
 
-def _differ(one: Any, other: Any) -> float:
+def _difference(one: Any, other: Any) -> float:
     """The largest difference of two models' weights, relative to the largest weight."""
     ours, theirs = one.state_dict(), other.state_dict()
     pairs = [(ours[name].double(), theirs[name].double()) for name in ours]
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
 
 
-def _missing(found: Any, folder: Path) -> Iterator[str]:
-    """What a finished run lacks: a number of each evaluation, a loss, a finite weight."""
-    rows = found.history
-    if not rows["train/loss"].iloc[-1] < 1e6:
-        yield f"train/loss is {rows['train/loss'].iloc[-1]}"
-    names = [name for name in rows if name.startswith(("global/", "local/"))]
-    if not any(rows[name].notna().iloc[-1] for name in names):
-        yield "nothing is measured"
-    if any(not value.isfinite().all() for value in found.model.state_dict().values()):
+def _lacks(found: Any, folder: Path, case: Case) -> Iterator[str]:
+    """What a finished run lacks: a loss, an evaluation, finite weights, its file."""
+    last = found.history.iloc[-1]
+    if not last["train/loss"] < float("inf"):
+        yield f"train/loss={last['train/loss']}"
+    views = ("global/", "local/", "personal/") if "ditto" in folder.name else ("global/", "local/")
+    for view in () if case.silent else views:
+        if not any(name.startswith(view) and last[name] == last[name] for name in last.index):
+            yield f"no {view}* is measured"
+    if not all(value.isfinite().all() for value in found.model.state_dict().values()):
         yield "weights are not finite"
     if not (folder / "model.pt").exists():
         yield "there is no model.pt"
@@ -292,10 +342,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=CASES)
     case = CASES[parser.parse_args().name]
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
         row = run(case)
-    row["version"] = version(case.package or "lightning")
-    print(f"\n{json.dumps(row)}")  # noqa: T201 - read by `foreign_modules`
+        os.chdir(ROOT)
+    sys.stdout.write(f"\n{json.dumps(row)}\n")
 
 
 if __name__ == "__main__":

@@ -254,7 +254,7 @@ def steps_itself(kind: type) -> bool:
     return issubclass(kind, base) and kind.training_step is not base.training_step
 
 
-_STAGES = re.compile(r"(train|val|valid|validation|test)[/_](?=.)")
+_STAGES = re.compile(r"(train|(val|valid|validation|test))[/_](?=.)")
 
 
 def column_of(name: str) -> str:
@@ -264,6 +264,16 @@ def column_of(name: str) -> str:
     ('acc', 'loss', 'f1', 'valley/x')
     """
     return _STAGES.sub("", name, count=1) if _STAGES.match(name) else name
+
+
+def is_evaluated(name: str) -> bool:
+    """Whether a logged name says that it is of validation or tests.
+
+    >>> is_evaluated("val_loss"), is_evaluated("train/loss"), is_evaluated("value")
+    (True, False, False)
+    """
+    found = _STAGES.match(name)
+    return found is not None and found[2] is not None
 
 
 def loss_of(outputs: Any) -> Tensor | None:

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 _SAMPLERS = (SequentialSampler, RandomSampler, BatchSampler)
 _ALLOWED = (
-    "allowed: a LightningDataModule, a DataLoader, a map-style Dataset, a dict or tuple of equally "
-    "long tensors or arrays, or a list or dict of Datasets, one for each client"
+    "allowed: a LightningDataModule, a DataLoader, a map-style Dataset, a dict or tuple of "
+    "equally long tensors or arrays, or a list or dict of Datasets, one for each client"
 )
 
 
