@@ -16,7 +16,14 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, on_own_rank, overrides, own
+from flfast.lit.user_module import (
+    UserModule,
+    column_of,
+    is_evaluated,
+    on_own_rank,
+    overrides,
+    own,
+)
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -102,8 +109,10 @@ class OwnStepModule(LocalModule):
             self.logged[name] = total + value * num, count + num
 
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
-        """Note what the last epoch logged in hooks, and metric objects."""
+        """Note what the last epoch logged in hooks, and metric objects; not of validation."""
         for name, value in found.items():
+            if is_evaluated(name):
+                continue
             column = column_of(name)
             forked = column.removesuffix("_step").removesuffix("_epoch")
             if not {column, forked} & self.logged.keys():

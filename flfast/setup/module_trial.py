@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from flfast.config.errors import ConfigError
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.engines.evaluation.module_steps import measured
+from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
 from flfast.lit.user_module import (
@@ -21,6 +21,7 @@ from flfast.lit.user_module import (
     UserModule,
     call_step,
     column_of,
+    loss_of,
     observed,
     overrides,
 )
@@ -119,9 +120,9 @@ def try_module(
     if odd := [n for part in names for n in part if n not in printable(n).splitlines()]:
         raise ConfigError(f"model={target}: logs {odd[0]!r}; allowed: names on one line")
     if not validated and not tested:
-        log.warning(
-            "model=%s: has no test_step or validation_step, so nothing is measured", target
-        )
+        step = evaluation_step(model, validation=False)
+        what = f"its {step} logs nothing" if step else "it has no test_step or validation_step"
+        log.warning("model=%s: %s, so nothing is measured", target, what)
     if not model.automatic_optimization:
         return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
@@ -131,7 +132,9 @@ def try_module(
         trial = cast(UserModule, copied.train())
         try:
             with observed(trial, logged, silent=True, recorded=True):
-                call_step(trial, "training_step", batch, UnknownIndex())
+                loss = loss_of(call_step(trial, "training_step", batch, UnknownIndex()))
+            if loss is not None and loss.isnan():
+                why = "the loss is NaN without metric objects, which programs leave out"
         except NotImplementedError as error:
             why = str(error)
     if noticed and why is None:
