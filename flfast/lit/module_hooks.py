@@ -3,27 +3,17 @@
 import dis
 from collections.abc import Iterable, Mapping
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 
 from flfast.lit.user_module import UserModule
 
+Table = Mapping[str, frozenset[str]]
+"""Names that a user may override, by what becomes of them: of each row below, or why a run does
+not call them. Names in no row are for users to call."""
 
-class Table(NamedTuple):
-    """What becomes of the methods that a user overrides; others are for users to call.
-
-    Attributes:
-        honoured: called as Lightning documents, with both engines.
-        eager_only: likewise, but not by programs, so `engine=auto` trains eagerly.
-        once: called once in a run, and not for each client.
-        uncalled: never called, by the reason.
-    """
-
-    honoured: frozenset[str]
-    eager_only: frozenset[str]
-    once: frozenset[str]
-    uncalled: Mapping[str, frozenset[str]]
+CALLED = HONOURED, EAGER_ONLY, ONCE = "by both engines", "by the eager engine", "once in a run"
 
 
 def _names(text: str, **hooks: str) -> frozenset[str]:
@@ -35,38 +25,34 @@ _PHASE = "start end epoch_start epoch_end batch_start batch_end"
 _MOVES = "transfer_batch_to_device on_before_batch_transfer on_after_batch_transfer"
 _LOADERS = "train_dataloader val_dataloader test_dataloader"
 
-MODULE = Table(
-    _names(
+MODULE: Table = {
+    HONOURED: _names(
         """training_step validation_step test_step predict_step configure_optimizers
         on_save_checkpoint on_load_checkpoint""",
         on_validation=_PHASE,
         on_test=_PHASE,
     ),
-    _names(
+    EAGER_ONLY: _names(
         f"""backward optimizer_step optimizer_zero_grad lr_scheduler_step on_after_backward
         configure_callbacks configure_gradient_clipping on_fit_start on_fit_end {_MOVES}""",
         on_train=_PHASE,
         on_before="zero_grad backward optimizer_step",
         on_validation_model="eval train zero_grad",
     ),
-    _names("setup configure_model"),
-    {
-        "the examples are those of data=": _names(f"prepare_data predict_dataloader {_LOADERS}"),
-        "predictions are those of predict_step": _names("", on_predict=f"{_PHASE} model_eval"),
-        "a run sets the mode itself": _names("", on_test_model="eval train"),
-        "the run needs the module until its end": _names("teardown"),
-    },
-)
-DATAMODULE = Table(
-    _names(_LOADERS),
-    _names(_MOVES),
-    _names("prepare_data setup"),
-    {
-        "a run does not predict": _names("predict_dataloader"),
-        "checkpoints know which examples were used": _names("state_dict load_state_dict"),
-        "the run needs the data until its end": _names("teardown on_exception"),
-    },
-)
+    ONCE: _names("setup configure_model"),
+    "the examples are those of data=, by default the module": _names(f"prepare_data {_LOADERS}"),
+    "predict_step alone predicts": _names("predict_dataloader", on_predict=f"{_PHASE} model_eval"),
+    "a run sets the mode itself": _names("", on_test_model="eval train"),
+    "the run needs the module until its end": _names("teardown"),
+}
+DATAMODULE: Table = {
+    HONOURED: _names(_LOADERS),
+    EAGER_ONLY: _names(_MOVES),
+    ONCE: _names("prepare_data setup"),
+    "predict_step alone predicts": _names("predict_dataloader"),
+    "checkpoints know which examples were used": _names("state_dict load_state_dict"),
+    "the run needs the data until its end": _names("teardown on_exception"),
+}
 
 
 def table_of(module: L.LightningModule | L.LightningDataModule) -> Table:
@@ -76,7 +62,7 @@ def table_of(module: L.LightningModule | L.LightningDataModule) -> Table:
 
 def eager_only(module: L.LightningModule | L.LightningDataModule) -> list[str]:
     """Names of the hooks that a user has filled, and that only the eager engine calls."""
-    return overridden(module, table_of(module).eager_only)
+    return overridden(module, table_of(module)[EAGER_ONLY])
 
 
 def overridden(

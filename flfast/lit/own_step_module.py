@@ -16,7 +16,14 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, on_own_rank, overrides
+from flfast.lit.user_module import (
+    UserModule,
+    column_of,
+    is_evaluated,
+    on_own_rank,
+    overrides,
+    own,
+)
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -46,7 +53,7 @@ class OwnStepModule(LocalModule):
         self, data: ClientDataModule
     ) -> Iterator[tuple[L.LightningModule, L.LightningDataModule]]:
         """The user's module, as a part of this local training."""
-        link = self.model.link
+        link = self.model.flfast_link
         link.local, link.round_idx = self, data.round_idx
         try:
             dtype, validates = (
@@ -102,8 +109,10 @@ class OwnStepModule(LocalModule):
             self.logged[name] = total + value * num, count + num
 
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
-        """Note what the last epoch logged in hooks, and metric objects."""
+        """Note what the last epoch logged in hooks, and metric objects; not of validation."""
         for name, value in found.items():
+            if is_evaluated(name):
+                continue
             column = column_of(name)
             forked = column.removesuffix("_step").removesuffix("_epoch")
             if not {column, forked} & self.logged.keys():
@@ -117,7 +126,7 @@ class OwnStepModule(LocalModule):
         """What the Trainer gets of `configure_optimizers`."""
         if not isinstance(self.make_optimizer, ModuleOptimizer):
             return super().configure_optimizers()
-        configured = self.model.own("configure_optimizers")()
+        configured = own(self.model, "configure_optimizers")()
         found = self.make_optimizer.adapted(configured, self)
         if found is not None:
             self.optimizer = found

@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -25,7 +26,7 @@ from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
-from flfast.lit.module_hooks import eager_only
+from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.own_step_module import OwnStepModule
 from flfast.lit.trainers import dtype_of_precision
 from flfast.lit.user_module import UserModule
@@ -41,7 +42,7 @@ from flfast.setup.build import (
     initial_weights,
 )
 from flfast.setup.build_models import build_models, members_of
-from flfast.setup.lightning_model import check_steps
+from flfast.setup.lightning_model import check_steps, hooks_in_steps
 from flfast.setup.module_trial import try_module
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
@@ -167,6 +168,11 @@ def _of_model(
     model, initial, adapted, misfit = start
     if config.recompute is not None:
         recompute(model, config.recompute)
+    trial, kind, task_type = None, LocalModule, data.examples.task_type
+    if isinstance(model, UserModule):
+        trial = try_module(config.model["_target_"], model, data, config)
+        kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+        config = _with_momentum(config, trial.optimizer)
     num_clients = data.num_clients
     algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
     if misfit is not None and not algorithm.slices:
@@ -181,10 +187,7 @@ def _of_model(
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
-    trial, kind, task_type = None, LocalModule, data.examples.task_type
-    if isinstance(model, UserModule):
-        trial = try_module(config.model["_target_"], model, data, config)
-        kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+    if trial is not None:
         by_hand, several = not model.automatic_optimization, trial.optimizer.several
         check_steps(algorithm, initial, by_hand=by_hand, several=several)
     make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
@@ -194,10 +197,19 @@ def _of_model(
     if isinstance(model, UserModule) and trial is not None:
         module.unrepeatable = trial.unrepeatable
         module.logged_in_steps, module.validates = trial.logged_in_steps, trial.monitors
-        module.acts_in_steps = tuple(f"the module has its own {n}" for n in eager_only(model))
+        module.acts_in_steps = hooks_in_steps(model, data.examples.datamodule)
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)
+
+
+def _with_momentum(config: DictConfig, optimizer: ModuleOptimizer) -> DictConfig:
+    """The config with the momentum of a module's own SGD, which algorithms may read."""
+    found = deepcopy(config)
+    if config.optimizer["_target_"].endswith(ModuleOptimizer.__name__):
+        with open_dict(found.optimizer):
+            found.optimizer.update(optimizer.sgd)
+    return found
 
 
 def _on_topology(

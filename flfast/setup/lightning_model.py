@@ -9,7 +9,7 @@ from torch import nn
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.own_steps import refused_by
 from flfast.config.errors import ConfigError
-from flfast.lit.module_hooks import MODULE, overridden, table_of
+from flfast.lit.module_hooks import CALLED, MODULE, eager_only, overridden, table_of
 from flfast.lit.user_module import UserModule, adopt
 from flfast.setup.callbacks import refusal
 from flfast.setup.model_check import check_initialized, check_module
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def prepared(where: str, module: L.LightningModule) -> UserModule:
-    """The module, in place, as one that a run can train. It is set up, once.
+    """The module, in place, set up once, as one that a run can train.
 
     Raises:
-        ConfigError: if it overrides what is refused, or cannot be trained as it is.
+        ConfigError: if it cannot be trained as it is.
     """
     name_uncalled(where, module)
     if overridden(module, ["configure_sharded_model"]):
@@ -49,9 +49,18 @@ def prepared(where: str, module: L.LightningModule) -> UserModule:
 
 def name_uncalled(where: str, module: L.LightningModule | L.LightningDataModule) -> None:
     """Log what a module overrides and no run calls."""
-    for why, names in table_of(module).uncalled.items():
-        if unused := overridden(module, names):
+    for why, names in table_of(module).items():
+        if why not in CALLED and (unused := overridden(module, names)):
             log.info("%s: not called: %s, since %s", where, ", ".join(unused), why)
+
+
+def hooks_in_steps(model: UserModule, data: object) -> tuple[str, ...]:
+    """Clauses about hooks within local steps; logs what of a user's DataModule is not called."""
+    found = {"module": eager_only(model)}
+    if isinstance(data, L.LightningDataModule):
+        name_uncalled(f"data={type(data).__name__}", data)
+        found["DataModule"] = eager_only(data)
+    return tuple(f"the {owner} has its own {name}" for owner in found for name in found[owner])
 
 
 def check_steps(algorithm: Algorithm, initial: Tree, *, by_hand: bool, several: bool) -> None:
@@ -65,14 +74,9 @@ def check_steps(algorithm: Algorithm, initial: Tree, *, by_hand: bool, several: 
 
 
 def check_forward_alone(where: str, model: nn.Module) -> None:
-    """Log which hooks of a LightningModule without a `training_step` are not called.
-
-    Raises:
-        ConfigError: if it is a LightningModule of another package.
-    """
+    """Log the hooks of a LightningModule without a `training_step`; refuse another package's."""
     if isinstance(model, L.LightningModule):
-        rows = (*MODULE[:3], *MODULE.uncalled.values())
-        if unused := overridden(model, frozenset().union(*rows)):
+        if unused := overridden(model, frozenset().union(*MODULE.values())):
             log.warning("%s: its forward alone is called, not %s", where, ", ".join(unused))
     elif "LightningModule" in {kind.__name__ for kind in type(model).__mro__}:
         raise ConfigError(

@@ -12,11 +12,20 @@ from omegaconf import DictConfig
 from flfast.config.errors import ConfigError
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.engines.evaluation.module_steps import measured
+from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.own_step_module import training_metrics
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, column_of, overrides
+from flfast.lit.user_module import (
+    Logged,
+    UnknownIndex,
+    UserModule,
+    call_step,
+    column_of,
+    loss_of,
+    observed,
+    overrides,
+)
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
@@ -112,9 +121,9 @@ def try_module(
     if odd := [n for part in names for n in part if n not in printable(n).splitlines()]:
         raise ConfigError(f"model={target}: logs {odd[0]!r}; allowed: names on one line")
     if not validated and not tested:
-        log.warning(
-            "model=%s: has no test_step or validation_step, so nothing is measured", target
-        )
+        step = evaluation_step(model, validation=False)
+        what = f"its {step} logs nothing" if step else "it has no test_step or validation_step"
+        log.warning("model=%s: %s, so nothing is measured", target, what)
     if not model.automatic_optimization:
         return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
@@ -123,8 +132,10 @@ def try_module(
     with named("model", target), on_trial(model) as (copied, noticed), torch.enable_grad():
         trial = cast(UserModule, copied.train())
         try:
-            with trial.observed(logged, silent=True, recorded=True):
-                trial.call_step("training_step", batch, UnknownIndex())
+            with observed(trial, logged, silent=True, recorded=True):
+                loss = loss_of(call_step(trial, "training_step", batch, UnknownIndex()))
+            if loss is not None and loss.isnan():
+                why = "the loss is NaN without metric objects, which programs leave out"
         except NotImplementedError as error:
             why = str(error)
     if noticed and why is None:

@@ -24,7 +24,7 @@ from flfast.config.saved_run import SavedRun
 from flfast.datamodules.transforms import BatchTransform
 from flfast.engines.evaluation.module_steps import evaluation_step
 from flfast.lit.user_loaders import evaluation_batches
-from flfast.lit.user_module import UserModule, released
+from flfast.lit.user_module import UserModule, call_step, observed, released
 from flfast.output.watch.view import screen
 from flfast.setup.build_models import build_model
 from flfast.setup.user_code import named
@@ -191,8 +191,8 @@ def _inputs_of_forward(run: OpenedRun, model: UserModule) -> Inputs:
         batches = evaluation_batches(run.data, run.data.splits["train"].indices[:_COMPARED], model)
         step = evaluation_step(model, validation=False) or "training_step"
         hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
-        with named("model", where), model.observed({}, silent=True, recorded=False):
-            model.call_step(step, next(batches).inputs, 0)
+        with named("model", where), observed(model, {}, silent=True, recorded=False):
+            call_step(model, step, next(batches).inputs, 0)
         hook.remove()
     if len(seen) != 1:
         raise ConfigError(
