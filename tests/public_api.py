@@ -16,7 +16,7 @@ from flfast.describe import describe, entries
 from flfast.output.results.columns import CALLBACK_TABLES, COLUMNS, VIEWS
 from flfast.output.results.outcome import EXIT_STOPPED, RESULT
 from flfast.output.results.run_files import OF_A_RUN, OF_LOGGERS
-from flfast.tasks.names import HEADLINES, METRICS
+from flfast.tasks.names import METRICS, headline
 
 RECORD = ROOT / "tests" / "public_api.txt"
 PACKAGE = ROOT / "flfast"
@@ -96,7 +96,8 @@ def allowed(schema):
 
 def columns():
     """Columns of CSV files: the tables, metrics of all tasks, and what rows are given by name."""
-    spread = [f"{name}_{part}" for name in HEADLINES.values() for part in ("std", "worst10")]
+    headlines = [headline(names) for task, names in METRICS.items() if task != "module"]
+    spread = [f"{name}_{part}" for name in headlines for part in ("std", "worst10")]
     metrics = [name for names in METRICS.values() for name in names]
     views = [f"{view}/{name}" for view in VIEWS for name in metrics]
     views += [f"{view}/{name}" for view in VIEWS[1:] for name in spread]

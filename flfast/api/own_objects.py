@@ -17,6 +17,7 @@ from flfast.api.own_parts import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
+from flfast.lit.module_hooks import overridden
 from flfast.lit.user_module import is_user_module
 from flfast.setup.model_check import check_copies, check_initialized, check_module
 
@@ -47,11 +48,13 @@ def own_objects(
                 f"function that returns one"
             )
     model = found.get("model")
+    found = {**_own_loaders(model, settings), **found}
     if isinstance(model, nn.Module):
         where = f"model={name_of(model)}"
         check_module(where, model)
         check_copies(where, model)
-        check_initialized(where, model)
+        if not is_user_module(model):  # which makes its layers in configure_model
+            check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
     trains_itself = model is not None and is_user_module(model)
     task = "module" if trains_itself else chosen_task(settings)
@@ -71,6 +74,13 @@ def own_objects(
     if read is not None:
         found["data"] = read
     return Own(**found, nodes=nodes, trains_itself=trains_itself)
+
+
+def _own_loaders(model: object, settings: Sequence[str]) -> dict[str, Any]:
+    """A LightningModule is its own data if it has loaders, and no other data are chosen."""
+    chosen = any(word.startswith("data=") for word in settings)
+    own = is_user_module(model) and overridden(model, ["train_dataloader"])
+    return {"data": model} if own and not chosen else {}
 
 
 def name_of(value: Any) -> str:

@@ -10,8 +10,10 @@ from torch import nn
 from flfast.config.errors import ConfigError, refused
 from flfast.config.own import Own
 from flfast.config.saved_config import check_saved
+from flfast.lit.user_module import UserModule, is_user_module, released
 from flfast.setup.build import build_data
 from flfast.setup.build_models import build_model
+from flfast.setup.lightning_model import prepared
 from flfast.state.weights import load_weights, read_state_dict, read_weights, write_weights
 
 
@@ -32,13 +34,14 @@ def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
     with refused():
         found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
         write_weights(model, load_weights(read_weights(model), found, source=str(path)))
-    return model.eval()
+    return (released(model) if isinstance(model, UserModule) else model).eval()
 
 
 def _untrained(folder: Path, config: DictConfig, own: Own) -> nn.Module:
     """The model with any weights; a module needs no data, which would tell a function its size."""
     if isinstance(own.model, nn.Module):
-        return deepcopy(own.model)
+        model = deepcopy(own.model)
+        return prepared("model=MODULE", model) if is_user_module(model) else model
     own.require(config, folder)
     check_saved(config, folder)
     with torch.random.fork_rng(devices=[]):

@@ -125,6 +125,7 @@ class _SentFacts(BaseModel, strict=True, extra="forbid"):
 def message_of(sent: Sent) -> Message:
     """What a client sends, as a message."""
     facts = {name: getattr(sent, name) for name in _SentFacts.model_fields}
+    facts["logged"] = dict(sent.logged)
     trees = {"upload": sent.upload}
     if sent.message:
         content = torch.frombuffer(bytearray(sent.message), dtype=torch.uint8)

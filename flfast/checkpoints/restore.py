@@ -258,6 +258,6 @@ def write_table(restored: Restored, run_dir: Path, name: str) -> None:
     if lost is not None:
         log.warning("%s: rows of rounds up to %d are lost", lost, last)
     if rows or written:
-        RoundTable(run_dir / name, CALLBACK_TABLES[name]).replace(rows)
+        RoundTable(run_dir / name, [*rows[0]] if rows else CALLBACK_TABLES[name]).replace(rows)
     else:  # the resumed run wrote no such table
         (run_dir / name).unlink(missing_ok=True)

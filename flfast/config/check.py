@@ -100,7 +100,7 @@ def _describe(prefix: str, error: ValidationError, *, known: Iterable[str]) -> I
 
 def _allowed(details: Iterable[ErrorDetails]) -> str:
     text = " or ".join(dict.fromkeys(detail["msg"] for detail in details))
-    text = text.replace("Input should be", "must be")
+    text = text.replace("Input should be", "must be").replace("String should match", "match")
     return text.replace("a valid integer", "an integer").replace("a valid", "a")
 
 

@@ -13,7 +13,6 @@ from flfast.config.own import OWN
 from flfast.config.rule import Config, choice, shown
 from flfast.config.signature import read_signature
 from flfast.federation.samplers.cohort import capabilities_of_sampler
-from flfast.output.results.columns import ALL_METRICS
 from flfast.state.capabilities import Capabilities, Choice, breaking, needing, refusals
 
 _PLAIN = {
@@ -33,11 +32,12 @@ class _Set:
         return bool(value)
 
 
-_VALIDATION = {
-    "auto",
-    *(f"{view}val/{name}" for view in ("", "personal_") for name in ALL_METRICS),
-}
-"""Values of keys that name a metric of validation examples."""
+class _Validation:
+    """All names of metrics of validation examples."""
+
+    def __contains__(self, value: object) -> bool:
+        return str(value).startswith(("auto", "val/", "personal_val/"))
+
 
 _STEPS = ("batch_size", "last_batch", "local_epochs", "local_steps", "trainer.accumulate")
 _UNEQUAL = breaking("local steps would differ", "equal steps")
@@ -54,9 +54,9 @@ _SETTINGS: tuple[tuple[str, Container[Any], Capabilities, str], ...] = (
     ("upload_clip_norm", _Set(), breaking("it measures uploads", "hidden uploads"), "null"),
     ("split.server_examples", {0}, breaking("there are none", "server examples"), "1 or more"),
     ("split.val", {0}, breaking("there are none", "validation examples"), "0.1"),
-    ("optimized_metric", _VALIDATION, needing("validation examples"), "train/loss"),
-    ("schedule.adapt.metric", _VALIDATION, needing("validation examples"), "train/loss"),
-    ("checkpoint.keep_best", _VALIDATION, needing("validation examples"), "null"),
+    ("optimized_metric", _Validation(), needing("validation examples"), "train/loss"),
+    ("schedule.adapt.metric", _Validation(), needing("validation examples"), "train/loss"),
+    ("checkpoint.keep_best", _Validation(), needing("validation examples"), "null"),
     ("checkpoint.keep_best", _Set(), needing("checkpoints"), "null"),
     ("checkpoint.every", {0}, breaking("no checkpoint is written", "checkpoints"), "auto"),
     ("overwrite", {True}, breaking("it replaces the run", "earlier run"), "false"),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from flfast.config.combinations import refused
 from flfast.config.rule import Config, Rule, choice, shown
-from flfast.output.results.columns import ALL_METRICS, VIEWS
+from flfast.output.results.columns import VIEWS
+from flfast.tasks.names import ALL_METRICS
 
 _MAX_PER_CORE = 64
 """Most threads or processes per core: far more than can be useful, but harmless to start."""
@@ -148,11 +149,18 @@ def _split(config: Config) -> str | None:
     return None
 
 
-def _stop(config: Config) -> str | None:
-    metric = config["stop"].get("metric")
-    if metric is None or metric in ("auto", *OPTIMIZED):
-        return None
-    return f"stop.metric={metric}: must be one of auto, {', '.join(OPTIMIZED)}"
+def _metrics(config: Config) -> str | None:
+    """A user's module has names of its own; `setup/optimized_metric.py` checks them."""
+    adapt, keep = config["schedule"]["adapt"] or {}, config["checkpoint"]["keep_best"]
+    for key, metric, allowed in (
+        ("stop.metric", config["stop"].get("metric"), ("auto", *OPTIMIZED)),
+        ("optimized_metric", config["optimized_metric"], ("auto", *OPTIMIZED)),
+        ("schedule.adapt.metric", adapt.get("metric"), ("auto", *SELECTING)),
+        ("checkpoint.keep_best", keep, SELECTING),
+    ):
+        if metric is not None and metric not in allowed and config["task"] != "module":
+            return f"{key}={metric}: must be one of {', '.join(allowed)}"
+    return None
 
 
 def _init_from(config: Config) -> str | None:
@@ -194,10 +202,18 @@ def _cohort_size(config: Config) -> str | None:
     return None
 
 
+def _rate(config: Config) -> str | None:
+    optimizer = config["optimizer"]
+    if optimizer["lr"] != "auto" or optimizer["_target_"].endswith(".ModuleOptimizer"):
+        return None
+    return "optimizer.lr=auto: allowed: a number > 0; auto is that of optimizer=module"
+
+
 RULES: tuple[Rule, ...] = (
     _epochs_or_steps,
+    _rate,
     _split,
-    _stop,
+    _metrics,
     _init_from,
     _files,
     _cohort_size,

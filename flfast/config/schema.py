@@ -6,6 +6,7 @@ from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, Field
 
 from flfast.config.rules import OPTIMIZED, SELECTING
+from flfast.output.results.columns import VIEWS
 from flfast.state.options import (
     BelowOne,
     Count,
@@ -20,6 +21,8 @@ from flfast.tasks.names import TaskName
 
 _OPTIMIZED = ("auto", *OPTIMIZED)
 _SELECTING = ("auto", *SELECTING)
+_OwnOptimized = Annotated[str, Field(pattern=rf"^({'|'.join(VIEWS)}|train)/[^,\n]+$")]
+_OwnSelecting = Annotated[str, Field(pattern=r"^(val|personal_val|train)/[^,\n]+$")]
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -97,7 +100,7 @@ class CheckpointSettings(_Strict):
 
     every: NonNegativeInt | Literal["auto"]
     keep_last: Count
-    keep_best: Literal[SELECTING] | None  # type: ignore[valid-type]
+    keep_best: Literal[SELECTING] | _OwnSelecting | None  # type: ignore[valid-type]
 
 
 class PhaseSettings(_Strict):
@@ -110,7 +113,7 @@ class PhaseSettings(_Strict):
 class AdaptSettings(_Strict):
     """What changes when a metric stalls."""
 
-    metric: Literal[_SELECTING]  # type: ignore[valid-type]
+    metric: Literal[_SELECTING] | _OwnSelecting  # type: ignore[valid-type]
     patience: Count
     action: Literal["double_batch", "halve_lr"]
     max_batch_size: Count
@@ -169,7 +172,7 @@ class Settings(_Strict):
     eval_every: Count
     eval_examples: PositiveUpToOne
     finetune_epochs: NonNegativeInt
-    optimized_metric: Literal[_OPTIMIZED]  # type: ignore[valid-type]
+    optimized_metric: Literal[_OPTIMIZED] | _OwnOptimized  # type: ignore[valid-type]
     checkpoint: CheckpointSettings
     resume: str | None
     overwrite: bool

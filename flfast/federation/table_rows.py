@@ -69,16 +69,14 @@ def training_columns(
     if num_accepted:
         total = sum(report.loss * report.num_seen for report in accepted)
         row["train/loss"] = total / num_accepted
-        row |= {f"train/{name}": mean for name, mean in _logged_means(accepted)}
+    row |= {f"train/{name}": mean for name, mean in _logged_means(accepted)}
     return row
 
 
 def _logged_means(reports: Sequence[ClientReport]) -> Iterator[tuple[str, float]]:
     """What users' modules logged in training, over the examples of clients that logged it."""
     for name in dict.fromkeys(name for report in reports for name in report.logged):
-        own = [
-            (report.logged[name], report.num_seen) for report in reports if name in report.logged
-        ]
+        own = [(one.logged[name], one.num_examples) for one in reports if name in one.logged]
         yield name, sum(value * num for value, num in own) / max(sum(num for _, num in own), 1)
 
 

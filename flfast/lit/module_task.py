@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from flfast.config.errors import ConfigError
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, loss_of
+from flfast.lit.user_module import Logged, UnknownIndex, UserModule, call_step, loss_of, observed
 from flfast.state.tree import Tree
 from flfast.state.weights import using_weights
 from flfast.tasks.module import MODULE
@@ -41,9 +41,9 @@ class ModuleTask(LocalTask):
         """Loss [] of the training step with these weights; see `Task`."""
         is_first, self._is_first = self._is_first, False
         # An algorithm's further call is no step of the user's.
-        silent = not (is_first and self._model.is_fitted)
+        silent = not (is_first and self._model.flfast_link.local is not None)
         recorded, logged = get_proxy_mode() is not None, self.logged if is_first else {}
-        with self._model.observed(logged, silent=silent, recorded=recorded):
+        with observed(self._model, logged, silent=silent, recorded=recorded):
             outputs = self._method("training_step", params, batch)
         if is_first:
             self.outputs = outputs
@@ -81,13 +81,13 @@ class ModuleTask(LocalTask):
         """What a method of the user's returns with these weights."""
         model, args = self._model, (batch.inputs, self.batch_idx)
         if weights is self._model_params:
-            return model.call_step(name, *args)
+            return call_step(model, name, *args)
         with using_weights(model, {**self._buffers, **self._given(weights)}):
-            return model.call_step(name, *args)
+            return call_step(model, name, *args)
 
-    def _lacks(self, what: str) -> ConfigError:
+    def _lacks(self, what: str) -> MisconfigurationException:
         name = type(self._model).__name__
-        return ConfigError(f"model={name}: a LightningModule has no {what}")
+        return MisconfigurationException(f"model={name}: a LightningModule has no {what}")
 
 
 def local_task(model: nn.Module, task_type: TaskType, **options: Any) -> LocalTask:

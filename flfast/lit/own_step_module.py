@@ -16,7 +16,14 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, is_evaluated, on_own_rank, overrides
+from flfast.lit.user_module import (
+    UserModule,
+    column_of,
+    is_evaluated,
+    on_own_rank,
+    overrides,
+    own,
+)
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -46,7 +53,7 @@ class OwnStepModule(LocalModule):
         self, data: ClientDataModule
     ) -> Iterator[tuple[L.LightningModule, L.LightningDataModule]]:
         """The user's module, as a part of this local training."""
-        link = self.model.link
+        link = self.model.flfast_link
         link.local, link.round_idx = self, data.round_idx
         try:
             dtype, validates = (
@@ -119,7 +126,7 @@ class OwnStepModule(LocalModule):
         """What the Trainer gets of `configure_optimizers`."""
         if not isinstance(self.make_optimizer, ModuleOptimizer):
             return super().configure_optimizers()
-        configured = self.model.own("configure_optimizers")()
+        configured = own(self.model, "configure_optimizers")()
         found = self.make_optimizer.adapted(configured, self)
         if found is not None:
             self.optimizer = found

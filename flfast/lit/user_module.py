@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 from unittest.mock import patch
 
 import lightning as L
@@ -43,6 +43,11 @@ class Link:
         self.silent = self.recorded = False
         self.results: Any = None
 
+    def is_read(self, name: str) -> None:
+        """Refuse to record a program of a step that reads what differs from step to step."""
+        if self.recorded:
+            raise NotImplementedError(f"the module reads {name}, which programs do not follow")
+
     def __deepcopy__(self, memo: object) -> "Link":
         return Link()
 
@@ -51,60 +56,47 @@ class Link:
 
 
 class UserModule(L.LightningModule):
-    """What a run adds to the class of a user's module; see `adopt`."""
+    """What a run adds to the class of a user's module; see `adopt`. It has no further names."""
 
-    link: Link
-
-    def own(self, name: str) -> Callable[..., Any]:
-        """The user's method of that name."""
-        found: Callable[..., Any] = getattr(super(), name)
-        return found
-
-    def call_step(self, name: str, batch: Any, batch_idx: Any, dataloader_idx: int = 0) -> Any:
-        """Call the user's step with as many of the arguments as it has."""
-        step, given = self.own(name), (batch, batch_idx, dataloader_idx)
-        kinds = [p.kind for p in signature(step).parameters.values()]
-        positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        num = sum(kind in positional for kind in kinds)
-        return step(*given) if Parameter.VAR_POSITIONAL in kinds else step(*given[:num])
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether a Trainer fits the module, as a part of a run."""
-        return self.link.local is not None
+    flfast_link: Link
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """One local step: the user's, inside of the algorithm's objective."""
-        if self.link.local is None:
-            return self.call_step("training_step", batch, batch_idx)
-        return self.link.local.step(batch, batch_idx)
+        if self.flfast_link.local is None:
+            return call_step(self, "training_step", batch, batch_idx)
+        return self.flfast_link.local.step(batch, batch_idx)
 
     def configure_optimizers(self) -> Any:
         """The module's own optimizers, unless the run names one."""
-        local = self.link.local
-        return self.own("configure_optimizers")() if local is None else local.configured()
+        local = self.flfast_link.local
+        return own(self, "configure_optimizers")() if local is None else local.configured()
+
+    def _done(self, stage: str | None = None) -> None:
+        """Nothing: a run sets the module up once, before it adopts it."""
+
+    prepare_data = configure_model = setup = teardown = _done
 
     def on_train_start(self) -> None:
         """The module's own hook, then that of the run."""
-        self.own("on_train_start")()
-        if self.link.local is not None:
-            self.link.local.on_train_start()
+        own(self, "on_train_start")()
+        if self.flfast_link.local is not None:
+            self.flfast_link.local.on_train_start()
 
     def on_train_end(self) -> None:
         """The module's own hook, then that of the run."""
-        self.own("on_train_end")()
-        if self.link.local is not None:
-            self.link.local.on_train_end()
+        own(self, "on_train_end")()
+        if self.flfast_link.local is not None:
+            self.flfast_link.local.on_train_end()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """The algorithm's correction of the gradients, then the module's own hook."""
-        if self.link.local is not None:
-            self.link.local.on_before_optimizer_step(optimizer)
-        self.own("on_before_optimizer_step")(optimizer)
+        if self.flfast_link.local is not None:
+            self.flfast_link.local.on_before_optimizer_step(optimizer)
+        own(self, "on_before_optimizer_step")(optimizer)
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log as Lightning does, and note values of steps for the run's columns."""
-        link, reduce = self.link, options.get("reduce_fx", "mean")
+        link, reduce = self.flfast_link, options.get("reduce_fx", "mean")
         if not isinstance(value, Metric):
             value = torch.as_tensor(value, device=self.device)
         if link.results is not None:
@@ -121,27 +113,10 @@ class UserModule(L.LightningModule):
         if not link.silent:
             super().log(name, value, *args, **options)
 
-    @contextmanager
-    def observed(self, logged: Logged, *, silent: bool, recorded: bool) -> Iterator[None]:
-        """Within the context, a call of a step notes in `logged` what it logs; see `Link`."""
-        link = self.link
-        link.logged, link.silent, link.recorded = logged, silent, recorded
-        try:
-            apart = forgotten if self.is_fitted and not recorded else uncounted
-            with apart(self) if silent else nullcontext():
-                yield
-        finally:
-            link.logged, link.silent, link.recorded = None, False, False
-
-    def is_read(self, name: str) -> None:
-        """Refuse to record a program of a step that reads what differs from step to step."""
-        if self.link.recorded:
-            raise NotImplementedError(f"the module reads {name}, which programs do not follow")
-
     @property
     def trainer(self) -> Any:
         """Lightning's Trainer."""
-        self.is_read("self.trainer")
+        self.flfast_link.is_read("self.trainer")
         return super().trainer
 
     @trainer.setter
@@ -151,14 +126,46 @@ class UserModule(L.LightningModule):
     @property
     def current_epoch(self) -> int:
         """The epoch within the local training."""
-        self.is_read("self.current_epoch")
+        self.flfast_link.is_read("self.current_epoch")
         return super().current_epoch
 
     @property
     def global_step(self) -> int:
         """The step within the local training."""
-        self.is_read("self.global_step")
+        self.flfast_link.is_read("self.global_step")
         return super().global_step
+
+
+def own(module: UserModule, name: str) -> Callable[..., Any]:
+    """The user's method of that name."""
+    found: Callable[..., Any] = getattr(super(UserModule, module), name)
+    return found
+
+
+def call_step(
+    module: UserModule, name: str, batch: Any, batch_idx: Any, dataloader_idx: int = 0
+) -> Any:
+    """Call the user's step with as many of the arguments as it has."""
+    step, given = own(module, name), (batch, batch_idx, dataloader_idx)
+    kinds = [p.kind for p in signature(step).parameters.values()]
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    num = sum(kind in positional for kind in kinds)
+    return step(*given) if Parameter.VAR_POSITIONAL in kinds else step(*given[:num])
+
+
+@contextmanager
+def observed(
+    module: UserModule, logged: Logged, *, silent: bool, recorded: bool
+) -> Iterator[None]:
+    """Within the context, a call of a step notes in `logged` what it logs; see `Link`."""
+    link = module.flfast_link
+    link.logged, link.silent, link.recorded = logged, silent, recorded
+    try:
+        apart = forgotten if link.local is not None and not recorded else uncounted
+        with apart(module) if silent else nullcontext():
+            yield
+    finally:
+        link.logged, link.silent, link.recorded = None, False, False
 
 
 class UnknownIndex:
@@ -221,8 +228,8 @@ def round_number(module: L.LightningModule) -> int:
     """
     if not isinstance(module, UserModule):
         return 0
-    module.is_read("the round")
-    return module.link.round_idx
+    module.flfast_link.is_read("the round")
+    return module.flfast_link.round_idx
 
 
 def adopt(module: L.LightningModule) -> UserModule:
@@ -230,7 +237,7 @@ def adopt(module: L.LightningModule) -> UserModule:
     kind = type(module)
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     module.__class__ = type(kind.__name__, (UserModule, kind), about)
-    object.__setattr__(module, "link", Link())
+    object.__setattr__(module, "flfast_link", Link())
     assert isinstance(module, UserModule)
     return module
 
@@ -239,11 +246,11 @@ def released(module: UserModule) -> L.LightningModule:
     """The same module, in place, as its user made it."""
     found: Any = module
     found.__class__ = type(module).__mro__[2]
-    del found.link
+    del found.flfast_link
     return found
 
 
-def is_user_module(model: nn.Module) -> bool:
+def is_user_module(model: object) -> TypeGuard[L.LightningModule]:
     """Whether a model is a LightningModule that says itself how it trains."""
     return steps_itself(type(model))
 

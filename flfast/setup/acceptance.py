@@ -17,7 +17,7 @@ from flfast.federation.loop import Federation
 from flfast.output.callbacks.clients_table import ClientsTable
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.loggers.csv import RoundCSVLogger
-from flfast.output.results.columns import COLUMNS
+from flfast.output.results.columns import COLUMNS, columns_of
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
 from flfast.output.results.run_files import OF_A_RUN, OF_ITS_END, records_aside, remove_files
 from flfast.output.results.table import RoundTable
@@ -57,7 +57,8 @@ def accept(
     if restored is None:
         return
     if any(isinstance(logger, RoundCSVLogger) for logger in federation.loggers):
-        RoundTable(folder / "metrics.csv", COLUMNS).replace(restored.history)
+        columns = columns_of(COLUMNS, config.task)
+        RoundTable(folder / "metrics.csv", columns).replace(restored.history)
     for callback in federation.callbacks:
         if isinstance(callback, (ClientsTable, EventsTable)):
             write_table(restored, folder, callback.file_name)

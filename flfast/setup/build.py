@@ -33,7 +33,7 @@ from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
 from flfast.state.optimizer_state import LOCAL_MESSAGE, state_tensors, trial_step
 from flfast.state.tree import Tree
-from flfast.state.weights import WEIGHTS, load_weights, read_state_dict
+from flfast.state.weights import WEIGHTS, by_name, load_weights, read_state_dict
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ def initial_weights(config: DictConfig, weights: Tree) -> Tree:
     """
     if config.init_from is None:
         return weights
-    found = read_state_dict(config.init_from, key="init_from")
+    found = read_state_dict(config.init_from, key="init_from", names=by_name(weights))
     return load_weights(weights, found, source=f"init_from={config.init_from}")
 
 

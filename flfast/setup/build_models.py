@@ -2,9 +2,8 @@
 
 from copy import deepcopy
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from hydra.utils import instantiate
@@ -20,7 +19,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import fastest_first
 from flfast.lit.user_module import is_user_module
 from flfast.models.family import Family, with_same_features
-from flfast.setup.lightning_model import prepared
+from flfast.setup.lightning_model import check_forward_alone, prepared
 from flfast.setup.model_check import (
     check_initialized,
     check_module,
@@ -113,7 +112,8 @@ def _build_model(
             made = call_with(made, **model_offers(made, data.examples))
     made = of_kind(made, nn.Module, where, allowed="a torch.nn.Module")
     if is_user_module(made):
-        return prepared(where, cast(L.LightningModule, made))
+        return prepared(where, made)
+    check_forward_alone(where, made)
     if feature_dim is not None:
         made = with_same_features(made, feature_dim)
     check_module(where, made)

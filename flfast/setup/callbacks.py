@@ -71,12 +71,18 @@ def build_callbacks(config: DictConfig, examples: Examples) -> list[L.Callback]:
     return [*callbacks.values()]
 
 
+def refusal(callback: object) -> str | None:
+    """Why a callback of Lightning cannot do its work in a run; None if it can."""
+    return next((why for kind, why in _REFUSED.items() if isinstance(callback, kind)), None)
+
+
 def _problems(callback: object, config: DictConfig) -> Iterator[str]:
     """Why a callback cannot work, in words that follow its name."""
     if not isinstance(callback, L.Callback):
         yield " is no callback of Lightning; allowed: a subclass of lightning.Callback"
         return
-    yield from (f": {why}" for kind, why in _REFUSED.items() if isinstance(callback, kind))
+    if (why := refusal(callback)) is not None:
+        yield f": {why}"
     if isinstance(callback, shipped.ProgressBar):
         if not config.trainer.enable_progress_bar:
             yield ": shows each fit of each client; allowed: trainer.enable_progress_bar=true"

@@ -1,11 +1,84 @@
-"""A user's `LightningModule` as the model of a run."""
+"""A user's `LightningModule` as the model of a run, and what of it is not called."""
+
+import logging
+from inspect import signature
 
 import lightning as L
+from torch import nn
 
+from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.own_steps import refused_by
+from flfast.config.errors import ConfigError
+from flfast.lit.module_hooks import CALLED, MODULE, eager_only, overridden, table_of
 from flfast.lit.user_module import UserModule, adopt
+from flfast.setup.callbacks import refusal
+from flfast.setup.model_check import check_initialized, check_module
+from flfast.setup.user_code import named
+from flfast.state.tree import Tree
+
+log = logging.getLogger(__name__)
 
 
 def prepared(where: str, module: L.LightningModule) -> UserModule:
-    """The module, in place, as one that a run can train."""
-    module.configure_model()
-    return adopt(module)
+    """The module, in place, set up once, as one that a run can train.
+
+    Raises:
+        ConfigError: if it cannot be trained as it is.
+    """
+    name_uncalled(where, module)
+    if overridden(module, ["configure_sharded_model"]):
+        raise ConfigError(f"{where}: configure_sharded_model; allowed: configure_model")
+    if "dataloader_iter" in signature(module.training_step).parameters:
+        raise ConfigError(f"{where}: training_step(dataloader_iter); allowed: (batch, batch_idx)")
+    with named(*where.split("=", 1)):
+        module.setup("fit")
+        module.configure_model()
+        callbacks = module.configure_callbacks() or []
+    for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
+        if (why := refusal(callback)) is not None:
+            raise ConfigError(f"{where}: configure_callbacks: {type(callback).__name__}: {why}")
+    for name in [name for name, part in module.named_modules() if hasattr(part, "_orig_mod")]:
+        module.set_submodule(name, module.get_submodule(f"{name}._orig_mod"))
+        log.info("%s: torch.compile of %s is left out, since it renames weights", where, name)
+    check_module(where, module)
+    check_initialized(where, module)
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ConfigError(f"{where}: has no parameters to train")
+    return adopt(module.train())
+
+
+def name_uncalled(where: str, module: L.LightningModule | L.LightningDataModule) -> None:
+    """Log what a module overrides and no run calls."""
+    for why, names in table_of(module).items():
+        if why not in CALLED and (unused := overridden(module, names)):
+            log.info("%s: not called: %s, since %s", where, ", ".join(unused), why)
+
+
+def hooks_in_steps(model: UserModule, data: object) -> tuple[str, ...]:
+    """Clauses about hooks within local steps; logs what of a user's DataModule is not called."""
+    found = {"module": eager_only(model)}
+    if isinstance(data, L.LightningDataModule):
+        name_uncalled(f"data={type(data).__name__}", data)
+        found["DataModule"] = eager_only(data)
+    return tuple(f"the {owner} has its own {name}" for owner in found for name in found[owner])
+
+
+def check_steps(algorithm: Algorithm, initial: Tree, *, by_hand: bool, several: bool) -> None:
+    """Refuse an algorithm that acts within steps of several optimizers, or taken by hand."""
+    if (by_hand or several) and (why := refused_by(algorithm, initial)):
+        how = "optimizes by hand" if by_hand else "has several optimizers, or none"
+        raise ConfigError(
+            f"algorithm={algorithm.name} {why}, and the module {how}; allowed: fedavg, or another "
+            f"that sees only start and end of local training"
+        )
+
+
+def check_forward_alone(where: str, model: nn.Module) -> None:
+    """Log the hooks of a LightningModule without a `training_step`; refuse another package's."""
+    if isinstance(model, L.LightningModule):
+        if unused := overridden(model, frozenset().union(*MODULE.values())):
+            log.warning("%s: its forward alone is called, not %s", where, ", ".join(unused))
+    elif "LightningModule" in {kind.__name__ for kind in type(model).__mro__}:
+        raise ConfigError(
+            f"{where}: a LightningModule of pytorch_lightning; allowed: one of lightning.pytorch"
+        )

@@ -9,15 +9,26 @@ import lightning as L
 import torch
 from omegaconf import DictConfig
 
+from flfast.config.errors import ConfigError
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, loss_of, overrides
+from flfast.lit.user_module import (
+    Logged,
+    UnknownIndex,
+    UserModule,
+    call_step,
+    column_of,
+    loss_of,
+    observed,
+    overrides,
+)
 from flfast.setup.plans import choose_precision
 from flfast.setup.trial_calls import on_trial
 from flfast.setup.user_code import named
+from flfast.state.messages import printable
 from flfast.state.plan import Batching
 from flfast.state.randomness import same_generators
 from flfast.state.weights import dtype_of_module
@@ -30,14 +41,14 @@ class ModuleTrial(NamedTuple):
 
     Attributes:
         optimizer: makes optimizers as the module does.
-        logged: names of what it measures in evaluation, a loss first.
+        logged: names of what it logs in local training, on validation and on test examples.
         logged_in_steps: names of numbers that `training_step` logs.
         monitors: whether a scheduler watches a metric of validation.
         unrepeatable: why its steps are no program; None if they are, as far as it shows.
     """
 
     optimizer: ModuleOptimizer
-    logged: tuple[str, ...]
+    logged: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     logged_in_steps: tuple[str, ...]
     monitors: bool
     unrepeatable: str | None
@@ -98,19 +109,17 @@ def try_module(
             dtype, validates = dtype_of_module(copy), overrides(copy, "validation_step")
             loaders = client_loaders(client, deque(), dtype, validates=validates)
             trainer.fit(copy, datamodule=loaders)
+            in_training = ("loss", *map(column_of, trainer.callback_metrics))
         with named("model", target):
-            found = {
-                name: value
-                for validation in (True, False)
-                for name, value in measured(
-                    copy, evaluation_batches(data, two, copy), trainer, validation=validation
-                ).items()
-            }
-    optimizer, names = (
-        ModuleOptimizer.of(last.configured, trained),
-        tuple(sorted(found, key=_order)),
-    )
-    if not names:
+            validated, tested = (
+                (*measured(copy, evaluation_batches(data, two, copy), trainer, validation=part),)
+                for part in (True, False)
+            )
+    optimizer = ModuleOptimizer.of(last.configured, trained)
+    names = (in_training, validated, tested)
+    if odd := [n for part in names for n in part if n not in printable(n).splitlines()]:
+        raise ConfigError(f"model={target}: logs {odd[0]!r}; allowed: names on one line")
+    if not validated and not tested:
         step = evaluation_step(model, validation=False)
         what = f"its {step} logs nothing" if step else "it has no test_step or validation_step"
         log.warning("model=%s: %s, so nothing is measured", target, what)
@@ -122,8 +131,8 @@ def try_module(
     with named("model", target), on_trial(model) as (copied, noticed), torch.enable_grad():
         trial = cast(UserModule, copied.train())
         try:
-            with trial.observed(logged, silent=True, recorded=True):
-                loss = loss_of(trial.call_step("training_step", batch, UnknownIndex()))
+            with observed(trial, logged, silent=True, recorded=True):
+                loss = loss_of(call_step(trial, "training_step", batch, UnknownIndex()))
             if loss is not None and loss.isnan():
                 why = "the loss is NaN without metric objects, which programs leave out"
         except NotImplementedError as error:
@@ -132,7 +141,3 @@ def try_module(
         why = f"the model {noticed[0]}, which programs do not"
     logged = {name: value for name, value in logged.items() if not value.isnan()}
     return ModuleTrial(optimizer, names, tuple(logged), last.monitors, why)
-
-
-def _order(name: str) -> bool:
-    return name != "loss"

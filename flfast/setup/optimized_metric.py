@@ -1,5 +1,6 @@
 """The metrics that decide: result of a run, early stop, schedule; resolves their `auto`."""
 
+import logging
 from copy import deepcopy
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,13 +11,16 @@ from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.engine import Engine
 from flfast.lit.local_module import LocalModule
-from flfast.tasks.names import falls
+from flfast.tasks.names import ALL_METRICS, falls, headline
+from flfast.tasks.task_type import TaskType
+
+log = logging.getLogger(__name__)
 
 
 def optimized_metric(config: DictConfig, module: LocalModule, data: FederatedDataModule) -> str:
     """The column whose last value is the result of the run."""
     task_type, found = module.task_type, str(config.optimized_metric)
-    if task_type.name == "module" and not task_type.logged and found == "auto":
+    if not task_type.metrics and found == "auto":
         return "train/loss"
     return _column(found, task_type.headline, module.algorithm, data)
 
@@ -84,21 +88,12 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         "checkpoint.keep_best": config.checkpoint.keep_best,
         "optimized_metric": config.optimized_metric,
     }
-    for key, metric in wanted.items():
-        if metric is None:
-            continue
-        view, _, name = metric.partition("/")
-        if view not in {"train", *sets}:
-            raise ValueError(
-                f"{key}={metric} will not be measured: there is no such model or no such data; "
-                f"allowed: {', '.join(sorted(sets))} metrics and train/loss"
-            )
-        measured = (name == known or name.startswith(f"{known}_") for known in task_type.metrics)
-        if view in sets and not any(measured):
-            raise ValueError(
-                f"{key}={metric}: task={task_type.name} measures {', '.join(task_type.metrics)}; "
-                f"allowed: one of them, such as {view}/{task_type.headline}"
-            )
+    chosen = {f"{key}={metric}": metric for key, metric in wanted.items() if metric is not None}
+    for setting, metric in chosen.items():
+        _check_metric(setting, metric, sets, task_type)
+    own = {m for m in chosen.values() if not falls(m) and m.partition("/")[2] not in ALL_METRICS}
+    if own and task_type.name == "module":
+        log.info("larger is better: %s; see docs/reports.md", ", ".join(sorted(own)))
     holdout, epochs = config.sampler.get("holdout_clients", 0), config.finetune_epochs
     if epochs and sets.isdisjoint({"finetuned", "new_finetuned"}):
         raise ValueError(
@@ -108,4 +103,21 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         raise ValueError(
             f"sampler.holdout_clients={holdout}: held-out clients have no test data, or no model "
             f"of the server; set split.test > 0, or finetune_epochs > 0 to train one"
+        )
+
+
+def _check_metric(setting: str, metric: str, sets: set[str], task_type: TaskType) -> None:
+    view, _, name = metric.partition("/")
+    if view not in {"train", *sets}:
+        raise ValueError(
+            f"{setting} will not be measured: there is no such model or no such data; "
+            f"allowed: {', '.join(sorted(sets))} metrics and train/loss"
+        )
+    training, validation, test = task_type.logged
+    by_view = {"train": training or ("loss",), "val": validation, "personal_val": validation}
+    names = by_view.get(view, test) or task_type.metrics
+    if not any(name == known or name.startswith(f"{known}_") for known in names):
+        raise ValueError(
+            f"{setting}: task={task_type.name} measures {', '.join(names)}; "
+            f"allowed: one of them, such as {view}/{headline(names)}"
         )

@@ -1,7 +1,7 @@
 """Weights of a module as a tree, `{"params": {...}, "buffers": {...}}`, and back."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -99,10 +99,13 @@ def dtype_of_module(module: nn.Module) -> torch.dtype:
     return next(types, torch.get_default_dtype())
 
 
-def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
+def read_state_dict(
+    path: str, *, key: str, names: Collection[str] = ()
+) -> dict[str, torch.Tensor]:
     """Read a flat state dict from a file, without running code from the file.
 
-    It is one of `torch.save`, or of safetensors if it ends in `.safetensors`. Messages name `key`.
+    It is one of `torch.save`, or of safetensors if it ends in `.safetensors`; or that in a
+    checkpoint of Lightning, if it fits the given names. Messages name `key`.
 
     Raises:
         ValueError: if the file is damaged, or holds anything else.
@@ -117,12 +120,17 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
                 found = load_file(path)
             else:
                 check_tensors(path)
-                found = torch.load(path, map_location="cpu", weights_only=True)
+                found = _load(path, names)
     except Exception as error:  # noqa: BLE001 - damaged bytes raise any error
         reason = f" ({error if type(error) is ValueError else type(error).__name__})"
     if not isinstance(found, dict) or not all(map(_is_weight, found, found.values())):
         inner = found.get("state_dict") if isinstance(found, dict) else None
         if isinstance(inner, dict) and inner and all(map(_is_weight, inner, inner.values())):
+            kept = {name: w for name, w in inner.items() if name in names}
+            # A layer in two places is there under both names.
+            places = [{w.data_ptr() for w in part.values()} for part in (inner, kept)]
+            if kept and len(kept) == len(names) and places[0] == places[1]:
+                return kept
             raise ValueError(f"{key}={path} is a checkpoint; {_how_to_take(path, inner)}")
         raise ValueError(
             f"{key}={path} holds no weights{reason}; allowed: a state dict, as "
@@ -130,6 +138,21 @@ def read_state_dict(path: str, *, key: str) -> dict[str, torch.Tensor]:
             f"another run's model.pt or model.safetensors"
         )
     return found
+
+
+class _Nothing:
+    """Stands for what is no tensor, such as a class among the hyperparameters of a checkpoint."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        pass
+
+    __setstate__ = __init__
+
+
+def _load(path: str, names: Collection[str]) -> Any:
+    others = torch.serialization.get_unsafe_globals_in_checkpoint(path) if names else []
+    with torch.serialization.safe_globals([(_Nothing, name) for name in others]):
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _how_to_take(path: str, weights: dict[str, torch.Tensor]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.tasks.names import HEADLINES, METRICS, TaskName
+from flfast.tasks.names import METRICS, TaskName, headline
 
 IGNORED = -100
 """The target of a position where nothing is to predict; torch's `ignore_index`."""
@@ -42,7 +42,8 @@ class TaskType:
         separable: whether the loss of an example depends on this example alone. If not, it
             depends on the batch, which may then not be split; see `Algorithm.separable`.
         padded: whether examples may get weights, so that batches can be padded.
-        logged: names of the metrics that a user's module logs; the first one is its headline.
+        logged: names of what a user's module logs in local training, on validation and on test
+            examples; empty of other tasks.
     """
 
     name: TaskName
@@ -61,17 +62,17 @@ class TaskType:
     reads_factors: bool = False
     separable: bool = True
     padded: bool = True
-    logged: tuple[str, ...] = ()
+    logged: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics, in the order of their columns."""
-        return self.logged or METRICS[self.name]
+        return METRICS[self.name] or tuple(dict.fromkeys(self.logged[1] + self.logged[2]))
 
     @property
     def headline(self) -> str:
         """The metric that models are compared by."""
-        return next(iter(self.logged), HEADLINES[self.name])
+        return headline(METRICS[self.name] or self.logged[1] or self.logged[2]) or "loss"
 
     def num_counted(self, targets: Tensor, given: Tensor | None = None) -> Tensor | int:
         """Targets of a batch that count: all examples, or the tokens that are not ignored.

@@ -58,6 +58,7 @@ FITS = [
     (modules.Hooked, {}),
     (modules.Skipping, {}),
     (modules.Clipped, {}),
+    (modules.OwnNames, {}),
     (modules.Plain, {"gradient_clip_val": 0.1}),
     (modules.Plain, {"accumulate_grad_batches": 2}),
     (modules.ByStep, {"precision": "64-true"}),

@@ -43,6 +43,13 @@ def test_the_programs_of_other_pages_run(root, tmp_path, monkeypatch):
     (shops,) = printed(root / "docs" / "forecasting.md")
     exec(shops, names)
     assert names["run"].history["local/mase"].iloc[-1] < 1.1
+    lightning = {}
+    for program in printed(root / "docs" / "lightning.md"):
+        exec(program, lightning)
+    assert lightning["fused"].history["val/acc"].iloc[-1] > 0.2
+    assert lightning["gan"].history["train/critic"].iloc[-1] < 1.4
+    contrast = lightning["pairs"].history["train/contrast"]
+    assert contrast.iloc[-1] < contrast.iloc[1]
     (simclr,) = printed(root / "docs" / "scope.md")
     exec(simclr, names)
     assert names["probe"].history["global/accuracy"].iloc[-1] > 0.4

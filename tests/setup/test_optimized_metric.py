@@ -1,13 +1,16 @@
 """Which way a search goes, and which metrics there are."""
 
+import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
 from flfast.config.errors import ConfigError
-from flfast.setup.optimized_metric import check_direction, check_metrics
+from flfast.setup.optimized_metric import check_direction, check_metrics, optimized_metric
 from flfast.tasks.by_name import TASKS
+from flfast.tasks.module import MODULE
 
 
 def hydra(direction, mode="MULTIRUN"):
@@ -29,16 +32,22 @@ def test_a_search_for_the_worst_job_is_refused(metric, right, wrong):
         check_direction(config, hydra(wrong))
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_every_metric_of_a_task_can_decide_and_no_other(task):
+def checking(task):
+    """Check a column of a run that learns this task."""
     module = SimpleNamespace(task_type=task)
-    engine = SimpleNamespace(evaluation_sets={"val"}, site=SimpleNamespace(module=module))
+    engine = SimpleNamespace(evaluation_sets={"val", "local"}, site=SimpleNamespace(module=module))
 
     def check(metric):
         options = {"stop": {}, "schedule": {"adapt": None}, "checkpoint": {"keep_best": None}}
         options |= {"optimized_metric": metric, "sampler": {}, "finetune_epochs": 0}
         check_metrics(OmegaConf.create(options), engine)
 
+    return check
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS.values() if task is not MODULE])
+def test_every_metric_of_a_task_can_decide_and_no_other(task):
+    check = checking(task)
     for name in task.metrics:
         check(f"val/{name}")
         check(f"val/{name}_worst10")
@@ -46,3 +55,40 @@ def test_every_metric_of_a_task_can_decide_and_no_other(task):
             check(f"val/{name}s")
     with pytest.raises(ValueError, match=f"task={task.name} measures loss, "):
         check("val/nothing")
+
+
+LOGGED = (("loss", "kl"), ("loss", "f 1/x"), ("acc",))
+"""Names that a module logs in local training, on validation and on test examples."""
+
+
+def test_what_a_module_logs_somewhere_decides_there_alone(caplog):
+    check = checking(replace(MODULE, logged=LOGGED))
+    with caplog.at_level(logging.INFO):
+        for metric in ("train/kl", "train/loss", "val/loss", "val/loss_worst10"):
+            check(metric)
+        assert not caplog.records, "their names say that they should fall"
+        check("val/f 1/x")
+        check("local/acc_std")
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
+        "larger is better: val/f 1/x",
+        "larger is better: local/acc_std",
+    ]
+    for metric in ("val/acc", "local/f 1/x", "train/acc", "val/f 1"):
+        with pytest.raises(ValueError, match=f"{metric}: task=module measures .*allowed: one of"):
+            check(metric)
+    with pytest.raises(ValueError, match="global/acc will not be measured"):
+        check("global/acc")
+
+
+def test_a_modules_validation_says_what_auto_is():
+    module = SimpleNamespace(algorithm=SimpleNamespace(personal=None))
+    config = OmegaConf.create({"optimized_metric": "auto"})
+    for logged, column in {
+        LOGGED: "val/loss",
+        ((), ("acc", "accuracy"), ("loss",)): "val/accuracy",
+        ((), ("b", "a"), ("loss",)): "val/b",
+        ((), (), ("loss",)): "val/loss",
+        (("loss",), (), ()): "train/loss",
+    }.items():
+        module.task_type = replace(MODULE, logged=logged)
+        assert optimized_metric(config, module) == column

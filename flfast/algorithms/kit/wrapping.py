@@ -26,7 +26,7 @@ def viewed(
 
     def seen(fn: Function | None, kinds: tuple[str, ...], result: Function | None = None) -> Any:
         changes = {*views} & {*kinds} or ("download" in views and kinds == ("broadcast", "client"))
-        if fn is None or not (changes or result):
+        if fn is None or fn is Algorithm.loss or not (changes or result):
             return fn
 
         def call(*args: Any) -> Any:

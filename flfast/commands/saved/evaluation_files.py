@@ -1,6 +1,7 @@
 """What an evaluation shows and writes: metrics, predictions, confusion matrices, clients."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -77,10 +78,12 @@ def _table(sets: Sequence[EvaluatedSet]) -> Table:
     names = dict.fromkeys(column.partition("/")[2] for row in rows for column in row)
     headline = sets[0].metrics.headline
     shown = sorted(names, key=lambda name: name != headline)
-    table = empty_table([""], ["examples", *shown])
-    for part, columns in zip(sets, rows, strict=True):
-        cells = [value(name, columns.get(f"{part.name}/{name}", float("nan"))) for name in shown]
-        table.add_row(f"{part.name}/", str(len(part.examples)), *cells)
+    table = empty_table([""], [f"{part.name}/" for part in sets])
+    table.add_row("examples", *(str(len(part.examples)) for part in sets))
+    for name in shown:
+        found = zip((f"{part.name}/{name}" for part in sets), rows, strict=True)
+        cells = (value(column, row.get(column, math.nan)) for column, row in found)
+        table.add_row(Text(name), *cells)
     return table
 
 
@@ -105,7 +108,8 @@ def write_all(
     text = json.dumps({**about, "metrics": metrics_of(sets)}, indent=1)
     with naming(folder), replacing(folder) as place:
         (place / "metrics.json").write_text(f"{text}\n", encoding="utf-8")
-        _write_predictions(place, sets, table)
+        if sets[0].predictions:
+            _write_predictions(place, sets, table)
         _write_clients(place / "clients.csv", sets)
         if draw := CHARTS.get(sets[0].task_type.name):
             draw(place, sets, title=about["title"])

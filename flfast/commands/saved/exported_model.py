@@ -2,6 +2,7 @@
 
 The exported program contains the normalisation of the data: it reads examples as they are stored,
 such as uint8 images, and returns the outputs of the task (`docs/tasks.md`).
+Of a user's LightningModule it is the forward.
 """
 
 import json
@@ -15,13 +16,18 @@ import torch
 from rich.text import Text
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.utils._pytree import tree_leaves, tree_map
 
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
 from flfast.datamodules.transforms import BatchTransform
+from flfast.engines.evaluation.module_steps import evaluation_step
+from flfast.lit.user_loaders import evaluation_batches
+from flfast.lit.user_module import UserModule, call_step, observed, released
 from flfast.output.watch.view import screen
 from flfast.setup.build_models import build_model
+from flfast.setup.user_code import named
 from flfast.state.messages import first_line
 from flfast.state.regular_file import make_folder, replacing
 from flfast.state.weights import load_weights, model_weights, read_weights, write_weights
@@ -33,7 +39,9 @@ LARGEST_DIFFERENCE = 1e-4
 
 _COMPARED, _MOST_NAMED = 64, 20
 _BATCH = 3  # any size of at least 2 stands for all
-Program = Callable[[Tensor], Tensor]
+Program = Callable[..., Any]
+Inputs = tuple[Any, ...]
+"""Arguments of a forward: tensors [M, ...], nested as it reads them."""
 
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
@@ -96,6 +104,7 @@ class StoredInputs(nn.Module):
         return outputs
 
 
+@torch.no_grad()
 def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict[str, str]:
     """Export the server's model, or a client's own, and compare outputs on the run's examples.
 
@@ -107,14 +116,19 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
         OSError: if the file cannot be written.
     """
     model = _model(run, client_id)
-    stored = _examples(run)
-    expected = _predict(run, model, stored)
+    transform, program = run.data.examples.transform, model
+    if isinstance(model, UserModule):
+        stored, program = _inputs_of_forward(run, model), released(model)
+        expected = program(*stored)
+    else:
+        stored = (_examples(run),)
+        expected = model(transform(*stored, dtype=torch.float32))
+        program = StoredInputs(deepcopy(model), transform).eval()
     about = _describe(run, stored, expected, client_id)
-    program = StoredInputs(deepcopy(model), run.data.examples.transform).eval()
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
     with replacing(path.parent) as place:
         try:
-            exported = write(program, stored[:_BATCH], place / path.name, about)
+            exported = write(program, _rows(stored, slice(_BATCH)), place / path.name, about)
         except OSError:
             raise
         except Exception as error:
@@ -129,7 +143,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
                 f"those of the model; allowed: {LARGEST_DIFFERENCE:g}. The file is not written"
             )
     return about | {
-        "largest difference of an output": f"{difference:.1e} on {len(stored)} examples"
+        "largest difference of an output": f"{difference:.1e} on {_size(stored)} examples"
     }
 
 
@@ -169,58 +183,86 @@ def _examples(run: OpenedRun) -> Tensor:
     return stored
 
 
-@torch.no_grad()
-def _predict(run: OpenedRun, model: nn.Module, stored: Tensor) -> Tensor:
-    """Outputs of the model, with the data's own normalisation."""
-    outputs: Tensor = model(run.data.examples.transform(stored, dtype=torch.float32))
-    return outputs
+def _inputs_of_forward(run: OpenedRun, model: UserModule) -> Inputs:
+    """What the module says that its forward reads, or what its evaluation gives it."""
+    given, where = model.example_input_array, type(model).__name__
+    seen: list[Inputs] = [] if given is None else [given if isinstance(given, tuple) else (given,)]
+    if given is None:
+        batches = evaluation_batches(run.data, run.data.splits["train"].indices[:_COMPARED], model)
+        step = evaluation_step(model, validation=False) or "training_step"
+        hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+        with named("model", where), observed(model, {}, silent=True, recorded=False):
+            call_step(model, step, next(batches).inputs, 0)
+        hook.remove()
+    if len(seen) != 1:
+        raise ConfigError(
+            f"model={where}: its steps call forward {len(seen)} times; allowed: a module with "
+            f"self.example_input_array, the arguments of its forward"
+        )
+    num = _size(seen[0])
+    return _rows(seen[0], torch.arange(num).repeat(-(-_BATCH // num)))
+
+
+def _size(inputs: Inputs) -> int:
+    return len(tree_leaves(inputs)[0])
+
+
+def _rows(tree: Any, index: Any) -> Any:
+    """Some examples of inputs."""
+    return tree_map(lambda leaf: leaf[index], tree)
 
 
 def _describe(
-    run: OpenedRun, stored: Tensor, outputs: Tensor, client_id: int | None
+    run: OpenedRun, inputs: Inputs, outputs: Any, client_id: int | None
 ) -> dict[str, str]:
     transform, config = run.data.examples.transform, run.saved.config
-    scaled = stored.dtype == torch.uint8
-    steps = ["divided by 255"] if scaled else []
-    if transform.mean is not None and transform.std is not None:
-        steps.append(f"minus {list(transform.mean)}, divided by {list(transform.std)}")
+    mean, std = (getattr(transform, name, None) for name in ("mean", "std"))
+    own = isinstance(run.components.module.model, UserModule)
+    kind = tree_leaves(inputs)[0].dtype
+    steps = ["divided by 255"] if kind == torch.uint8 and not own else []
+    if mean is not None and std is not None:
+        steps.append(f"minus {list(mean)}, divided by {list(std)}")
     return {
         "flfast": version("flfast"),
         "algorithm": run.components.module.algorithm.name,
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",
         "origin": run.origin,
-        "input": "stored examples, not normalised",
-        "input_shape": json.dumps(["batch", *stored.shape[1:]]),
-        "input_dtype": str(stored.dtype).removeprefix("torch."),
+        "input": "what forward reads" if own else "stored examples, not normalised",
+        "input_shape": _shapes(inputs),
+        "input_dtype": str(kind).removeprefix("torch."),
         "normalisation": "; ".join(steps) or "none",
         "normalisation_is": "part of the program",
-        "output": json.dumps(["batch", *outputs.shape[1:]]),
+        "output": _shapes(outputs),
     }
 
 
+def _shapes(tree: Any) -> str:
+    shapes = [["batch", *leaf.shape[1:]] for leaf in tree_leaves(tree)]
+    return json.dumps(shapes if len(shapes) > 1 else shapes[0])
+
+
 def _write_torch(
-    program: nn.Module, inputs: Tensor, path: Path, about: Mapping[str, str]
+    program: nn.Module, inputs: Inputs, path: Path, about: Mapping[str, str]
 ) -> Program:
-    found = torch.export.export(
-        program, (inputs,), dynamic_shapes={"inputs": {0: Dim("batch", min=1)}}
-    )
+    sizes = tree_map(lambda leaf: {0: Dim("batch", min=1)}, inputs)
+    found = torch.export.export(program, inputs, dynamic_shapes=sizes)
     torch.export.save(found, path, extra_files={"flfast.json": json.dumps(dict(about))})
     loaded: Program = torch.export.load(path).module()
     return loaded
 
 
 def _write_onnx(
-    program: nn.Module, inputs: Tensor, path: Path, about: Mapping[str, str]
+    program: nn.Module, inputs: Inputs, path: Path, about: Mapping[str, str]
 ) -> Program:
     import onnxruntime  # an extra; `flfast/export.py` has checked that it is there
 
     found: Any = torch.onnx.export(
         program,
-        (inputs,),
+        inputs,
         input_names=["inputs"],
         output_names=["outputs"],
-        dynamic_shapes={"inputs": {0: Dim("batch", min=1)}},
+        dynamic_shapes=tree_map(lambda leaf: {0: Dim("batch", min=1)}, inputs),
         dynamo=True,
         verbose=False,
     )
@@ -228,15 +270,17 @@ def _write_onnx(
     found.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(batch: Tensor) -> Tensor:
-        (outputs,) = session.run(["outputs"], {"inputs": batch.numpy()})
-        return torch.from_numpy(outputs)
+    def run(*batch: Any) -> list[Tensor]:
+        pairs = zip(session.get_inputs(), tree_leaves(batch), strict=True)
+        outputs = session.run(None, {one.name: leaf.numpy() for one, leaf in pairs})
+        return [*map(torch.from_numpy, outputs)]
 
     return run
 
 
 @torch.no_grad()
-def _largest_difference(expected: Tensor, exported: Program, stored: Tensor) -> float:
+def _largest_difference(expected: Any, exported: Program, stored: Inputs) -> float:
     """Largest difference of an output from the model's, with two sizes of batches."""
-    parts = [exported(stored[:1]), exported(stored[1:])]
-    return float((torch.cat(parts) - expected).abs().max())
+    parts = (tree_leaves(exported(*_rows(stored, part))) for part in (slice(1), slice(1, None)))
+    pairs = zip(map(torch.cat, zip(*parts, strict=True)), tree_leaves(expected), strict=True)
+    return max(float((found - own).abs().max()) for found, own in pairs)

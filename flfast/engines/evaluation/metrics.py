@@ -24,7 +24,8 @@ class GroupMetrics(NamedTuple):
         weight: weight of each group in a mean over groups, float64 [G]: the targets that count.
         values: every metric of each group [G], by name; NaN for empty groups.
         pooled: metrics that are not a mean over examples, of all groups together.
-        headline: the metric whose spread over groups the summary has.
+        headline: the metric that models are compared by.
+        spread: metrics whose spread over groups the summary has, beside the headline's.
         single_class: whether one class is predicted for all examples, which are of several.
     """
 
@@ -34,6 +35,7 @@ class GroupMetrics(NamedTuple):
     values: dict[str, Tensor]
     pooled: dict[str, float]
     headline: str
+    spread: tuple[str, ...] = ()
     single_class: bool = False
 
 
@@ -102,7 +104,7 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         Every metric: pooled, or the mean over groups, weighted by targets that count. Groups for
         which it is not defined, such as an AUC without positive labels, are left out. Unweighted:
         `{headline}_std`, and `{headline}_worst10`, the mean of the worst tenth of the groups (at
-        least one).
+        least one). A metric of such a name comes before the spread of another.
     """
     filled = metrics.num_examples > 0
     diverged = metrics.values.get("loss", torch.zeros(1)).isnan()
@@ -111,13 +113,13 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         counted = filled & (~value.isnan() | diverged)
         weight = metrics.weight[counted]
         means[name] = float((value[counted] * weight).sum() / weight.sum())
-    headline = metrics.values[metrics.headline]
-    known = filled & (~headline.isnan() | diverged)
-    headline = headline[known if known.any() else filled]  # NaN where no client has it
-    worst = headline.sort(descending=falls(metrics.headline)).values
-    return {
-        **means,
-        **metrics.pooled,
-        f"{metrics.headline}_std": float(headline.std(correction=0)),
-        f"{metrics.headline}_worst10": float(worst[: max(1, round(0.1 * len(worst)))].mean()),
-    }
+    found = {**means, **metrics.pooled}
+    for name in dict.fromkeys((metrics.headline, *metrics.spread)):
+        value = metrics.values[name]
+        known = filled & (~value.isnan() | diverged)
+        value = value[known if known.any() else filled]  # NaN where no client has it
+        worst = value.sort(descending=falls(name)).values
+        found.setdefault(f"{name}_std", float(value.std(correction=0)))
+        tenth = max(1, round(0.1 * len(worst)))
+        found.setdefault(f"{name}_worst10", float(worst[:tenth].mean()))
+    return found

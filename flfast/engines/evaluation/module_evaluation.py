@@ -18,6 +18,7 @@ from flfast.lit.user_module import UserModule
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import model_weights, write_weights
+from flfast.tasks.names import headline, in_order
 from flfast.tasks.task_type import Statistics
 
 
@@ -41,7 +42,7 @@ class ModuleEvaluation(Evaluation):
         self, server: Tree, plan: RoundPlan, *, together: bool, fraction: float = 1.0
     ) -> dict[str, GroupMetrics]:
         """Metrics by set; see `Evaluation`."""
-        if not self._site.module.task_type.logged:
+        if not self._site.module.task_type.metrics:
             return {}
         found = self.measure(server, plan, self._passes, fraction=fraction)
         return {one.name: one.metrics for one in found}
@@ -60,7 +61,6 @@ class ModuleEvaluation(Evaluation):
         With `predicts` also their predictions, of a single rank.
         """
         limit = self._site.trainers.trainer(plan).test_limit
-        logged = self._site.module.task_type.logged
         for names in passes:
             data = self._whole(names, limit=limit, fraction=fraction)
             for name, part in data.sets.items():
@@ -71,7 +71,7 @@ class ModuleEvaluation(Evaluation):
                 ranks = gather(self._site.world, values, f"metrics of {name}")
                 everything = {k: v for rank in ranks for k, v in rank.items()}
                 predictions = _joined(part, {k: v for k, _, v in own}) if predicts else {}
-                metrics = _as_metrics(part, everything, logged)
+                metrics = _as_metrics(part, everything)
                 yield MeasuredSet(data, name, part, metrics, predictions)
 
     def _weights(
@@ -130,15 +130,13 @@ def _joined(part: EvaluationSet, found: Mapping[int, Statistics]) -> Statistics:
     return {name: rows[torch.from_numpy(order)] for name, rows in parts.items()}
 
 
-def _as_metrics(
-    part: EvaluationSet, found: Mapping[int, dict[str, float]], logged: Sequence[str]
-) -> GroupMetrics:
+def _as_metrics(part: EvaluationSet, found: Mapping[int, dict[str, float]]) -> GroupMetrics:
     groups = part.groups.tolist()
     num = torch.from_numpy(np.bincount(part.place, minlength=len(groups)))
-    there = dict.fromkeys(name for one in found.values() for name in one)
-    names = sorted(there, key=lambda name: logged.index(name) if name in logged else len(logged))
+    names = in_order(name for one in found.values() for name in one) or ["loss"]
     values: dict[str, Tensor] = {
         name: torch.tensor([found[k].get(name, torch.nan) for k in groups], dtype=torch.float64)
-        for name in names or ["loss"]
+        for name in names
     }
-    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, next(iter(values)))
+    spread = headline(names), tuple(names)
+    return GroupMetrics(torch.tensor(groups), num, num.double(), values, {}, *spread)

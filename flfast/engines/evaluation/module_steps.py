@@ -14,7 +14,14 @@ from torchmetrics import Metric
 
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import evaluation_mode
-from flfast.lit.user_module import UserModule, column_of, loss_of, on_own_rank, overrides
+from flfast.lit.user_module import (
+    UserModule,
+    call_step,
+    column_of,
+    loss_of,
+    on_own_rank,
+    overrides,
+)
 from flfast.tasks.task_type import Statistics
 
 
@@ -52,7 +59,7 @@ def measured(
         return {}
     stage = "validation" if step == "validation_step" else "test"
     _connect(model, trainer, datamodule)
-    model.link.results = results = _ResultCollection(training=False)
+    model.flfast_link.results = results = _ResultCollection(training=False)
 
     def hook(name: str, *args: Any) -> None:
         call._call_callback_hooks(trainer, f"on_{stage}_{name}", *args)  # noqa: SLF001
@@ -73,14 +80,14 @@ def measured(
             results.batch_size = len(one.targets)
             hook("batch_start", batch, batch_idx, 0)
             model._current_fx_name = step  # noqa: SLF001
-            outputs = model.call_step(step, batch, batch_idx)
+            outputs = call_step(model, step, batch, batch_idx)
             if step == "training_step" and (loss := loss_of(outputs)) is not None:
                 model.log("loss", loss)
             hook("batch_end", outputs, batch, batch_idx, 0)
         hook("epoch_end")
         hook("end")
         found = results.metrics(on_step=False)["callback"]
-    model.link.results = None
+    model.flfast_link.results = None
     trainer.validating = trainer.testing = False
     results.reset()
     return {column_of(name): float(value) for name, value in found.items()}
@@ -105,7 +112,7 @@ def predicted(
     with torch.no_grad(), evaluation_mode(model), trainer.precision_plugin.predict_step_context():
         for batch_idx, one in enumerate(batches):
             batch = _on_device(model, trainer, one)
-            outputs = model.call_step("predict_step", batch, batch_idx)
+            outputs = call_step(model, "predict_step", batch, batch_idx)
             named = outputs if isinstance(outputs, Mapping) else {"prediction": outputs}
             parts.append(
                 {n: x.flatten(1).cpu() if x.ndim > 1 else x.cpu() for n, x in named.items()}

@@ -6,7 +6,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.federation.loop import Federation
-from flfast.output.results.columns import CLIENT_COLUMNS, CLIENT_EVALUATION
+from flfast.output.results.columns import CLIENT_COLUMNS, columns_of, is_metric
 from flfast.output.results.table import RoundTable
 
 
@@ -29,12 +29,13 @@ class ClientsTable(Callback):
     ) -> None:
         """Write the rows of the round's clients, sorted by id."""
         if self._table is None:
-            self._table = RoundTable(federation.run_dir / self.file_name, CLIENT_COLUMNS)
+            columns = columns_of(CLIENT_COLUMNS, federation.data.examples.task)
+            self._table = RoundTable(federation.run_dir / self.file_name, columns)
         round_idx = int(row["round"])
         names = federation.data.client_names
         named = {k: {"client": names[k]} if names else {} for k in sorted(clients)}
         rows = [{"round": round_idx, "client_id": k, **clients[k], **named[k]} for k in named]
         if self._every_round:
             self._table.append(rows, round_idx=round_idx)
-        elif any(column in client for client in rows for column in CLIENT_EVALUATION):
+        elif any(is_metric(column) for client in rows for column in client):
             self._table.replace(rows)

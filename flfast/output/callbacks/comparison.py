@@ -19,10 +19,10 @@ from flfast.output.callbacks.figures import draw_charts, figure
 from flfast.output.report.chart import DataTable
 from flfast.output.report.content import Content
 from flfast.output.report.outcome_tables import (
-    METRICS,
     NO_NUMBERS,
     costs,
     differing,
+    metric_columns,
     runs_table,
     settings_table,
     spent,
@@ -136,10 +136,11 @@ def _shown(table: DataTable) -> Table:
 def _write_csv(jobs: Sequence[RunRecord], content: Content, path: Path) -> None:
     keys, until = differing(content), spent(jobs, content)
     of_target = ["target", "rounds_to_target", "virtual_seconds_to_target"] if until else []
-    numbers = [*METRICS, "rounds", "seconds", *of_target]
+    metrics = metric_columns(jobs)
+    numbers = [*metrics, "rounds", "seconds", *of_target]
     rows = []
     for place, job in enumerate(jobs):
-        found = [*(last_value(job.history, metric) for metric in METRICS), *costs(job)]
+        found = [*(last_value(job.history, metric) for metric in metrics), *costs(job)]
         if until and content.target is not None:
             found += [content.target, until[place].rounds, until[place].virtual_seconds]
         settings = flat_settings(job)

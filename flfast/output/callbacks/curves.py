@@ -46,11 +46,11 @@ class Curves(Callback):
 def curves_size(charts: Sequence[LineChart]) -> tuple[float, float]:
     """Width and height of the figure, inches."""
     columns = _columns(charts)
-    return 5.5 * columns, 0.8 + 4 * len(charts) / columns
+    return 5.5 * columns, 0.8 + 4 * -(-len(charts) // columns)
 
 
 def _columns(charts: Sequence[LineChart]) -> int:
-    return len({chart.y for chart in charts})
+    return min(4, len({chart.y for chart in charts}))
 
 
 def draw_curves(picture: Figure, charts: Sequence[LineChart]) -> None:

@@ -136,7 +136,7 @@ def _draw_chart(axes: Axes, chart: LineChart, styles: Mapping[str, Style]) -> No
         if not np.isnan(line.low).all():
             shade = {"color": style["color"], "alpha": 0.14, "linewidth": 0, "label": line.band}
             axes.fill_between(line.x, line.low, line.high, **shade)
-    axes.set_title(chart.title)
+    axes.set_title(chart.title.replace("$", r"\$"))  # no formula
     axes.set_xlabel(chart.x)
     axes.grid(visible=True)
     if chart.x == ROUNDS.name:

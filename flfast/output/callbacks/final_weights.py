@@ -3,15 +3,18 @@
 import json
 import logging
 from importlib.metadata import version
+from pathlib import Path
 
+import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.federation.loop import Federation
+from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.state.options import NonNegativeInt
 from flfast.state.tensor_file import write_safetensors, write_tensors
-from flfast.state.weights import model_weights
+from flfast.state.weights import model_weights, write_weights
 
 log = logging.getLogger(__name__)
 _log_once = rank_zero_only(log.info)
@@ -20,7 +23,8 @@ _log_once = rank_zero_only(log.info)
 class FinalWeights(Callback):
     """Saves weights as state dicts of CPU tensors.
 
-    `model.pt` is the server's model, `model.safetensors` the same with a description. If the
+    `model.pt` is the server's model, `model.safetensors` the same with a description, and of a
+    user's LightningModule `model.ckpt`, which its `load_from_checkpoint` reads. If the
     server has no complete model, `shared.pt` is what it has instead: the part that clients share,
     prototypes, or several models. `personal/CLIENT.pt` is a client's own model; CLIENT is its
     number, with its name if the data name it, such as `3-ward_b`.
@@ -73,8 +77,20 @@ class FinalWeights(Callback):
             if complete:
                 path = federation.run_dir / "model.safetensors"
                 write_safetensors(path, weights, self._metadata(federation))
+            model = federation.engine.site.model
+            if complete and isinstance(model, UserModule):
+                write_weights(model, model_weights(federation.server))
+                self._save_checkpoint(model, federation.run_dir / "model.ckpt")
         if not complete:
             log.info("no model.pt: the server has no complete model")
+
+    def _save_checkpoint(self, model: UserModule, path: Path) -> None:
+        model.trainer = trainer = L.Trainer(accelerator="cpu", devices=1, barebones=True)
+        trainer.strategy.connect(model.cpu())
+        try:
+            trainer.save_checkpoint(path, weights_only=True)
+        except Exception as error:  # noqa: BLE001 - of the user's hook or hyperparameters
+            log.warning("no %s: %s: %s", path.name, type(error).__name__, error)
 
     def _save_adapter(self, adapted: Adapted, federation: Federation) -> None:
         folder = federation.run_dir / ADAPTER

@@ -9,23 +9,21 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.federation.loop import Federation
-from flfast.output.results.columns import ALL_METRICS, VIEWS
+from flfast.output.results.columns import VIEWS, is_metric
 from flfast.output.results.formats import readable, value
 from flfast.output.results.history import (
     Row,
     best_row,
     clock,
+    is_measured,
+    metric_names,
     number,
-    series,
     total,
     validation_column,
 )
 from flfast.output.watch.view import empty_table, screen
-from flfast.tasks.names import SCORES
 
 _PLAIN_WIDTH = 100
-_NAMES = (*SCORES, *(name for name in ALL_METRICS if name not in SCORES))
-_METRICS = tuple(f"{view}/{name}" for name in _NAMES for view in VIEWS)
 
 
 class FinalTable(Callback):
@@ -54,7 +52,7 @@ class FinalTable(Callback):
 
 
 def _rounds(history: list[dict[str, Any]]) -> dict[str, Row]:
-    evaluated = [row for row in history if any(series([row], name)[0] for name in _METRICS)]
+    evaluated = [row for row in history if any(map(is_metric, row))]
     if not evaluated:
         return {}
     best = best_row(evaluated, validation_column(evaluated))
@@ -65,10 +63,10 @@ def _rounds(history: list[dict[str, Any]]) -> dict[str, Row]:
 def _table(history: list[dict[str, Any]], rounds: dict[str, Row]) -> Table:
     headings = [f"{name} (round {row['round']})" for name, row in rounds.items()]
     table = empty_table([""], headings)
-    for metric in _METRICS:
-        if series(history, metric)[0]:
+    for metric in (f"{view}/{name}" for name in metric_names([history]) for view in VIEWS):
+        if is_measured([history], metric):
             cells = (value(metric, number(row, metric)) for row in rounds.values())
-            table.add_row(metric, *cells)
+            table.add_row(Text(metric), *cells)
     return table
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.output.results.columns import COLUMNS
+from flfast.output.results.columns import COLUMNS, columns_of
 from flfast.output.results.table import RoundTable
 
 
@@ -23,7 +23,7 @@ class RoundCSVLogger(Logger):
     def __init__(self, *, save_dir: str) -> None:
         super().__init__()
         self._save_dir = save_dir
-        self._table = RoundTable(Path(save_dir) / "metrics.csv", COLUMNS)
+        self.log_hyperparams({"task": "auto"})
 
     @property
     def name(self) -> str:
@@ -61,4 +61,6 @@ class RoundCSVLogger(Logger):
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
     ) -> None:
-        """Do nothing: Hydra has already written the config to `.hydra/config.yaml`."""
+        """Begin a table with the columns of the task; Hydra has already written the config."""
+        task = params.get("task", "auto") if isinstance(params, dict) else "auto"
+        self._table = RoundTable(Path(self._save_dir) / "metrics.csv", columns_of(COLUMNS, task))

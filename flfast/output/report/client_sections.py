@@ -12,11 +12,11 @@ from flfast.output.report.content import Content
 from flfast.output.report.graph_chart import graph_chart
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.formats import count, value
-from flfast.output.results.history import Row, number
+from flfast.output.results.history import Row, metric_names, number
 from flfast.output.results.lines import Line, LineChart, thinned
 from flfast.output.results.runs import RunRecord, last_clients, partition
 from flfast.state.messages import printable
-from flfast.tasks.names import CLIENT_METRICS, falls
+from flfast.tasks.names import CLIENT_METRICS, falls, headline
 
 _VIEWS = ("personal", "local", "val", "personal_val", "new")
 _MOST_CLIENTS = 60
@@ -58,7 +58,8 @@ def clients(content: Content) -> Section | None:
             worst.append(_worst(name, first, rows[first.folder], column, alone=content.single))
     better = "left" if falls(column) else "right"
     note = f"A line further {better} is better; a steep line means equal clients."
-    title, share = f"Clients up to {CLIENT_METRICS[_metric(column)]}", "share of clients"
+    name = _metric(column)
+    title, share = f"Clients up to {CLIENT_METRICS.get(name, name)}", "share of clients"
     chart = line_chart(LineChart(title, lines, column_name, share, note, steps=True))
     headings = ["setting", "measured", "lowest", "10 %", "median", "90 %", "highest", "clients"]
     table = DataTable(f"{column_name} over clients, all seeds together", headings, summary)
@@ -67,7 +68,8 @@ def clients(content: Content) -> Section | None:
 
 
 def _column(tables: Sequence[Sequence[Row]]) -> str | None:
-    found = (f"{view}/{metric}" for metric in CLIENT_METRICS for view in _VIEWS)
+    names = (*CLIENT_METRICS, headline(metric_names(tables)))
+    found = (f"{view}/{metric}" for metric in names for view in _VIEWS)
     return next((c for c in found if any(row.get(c) for rows in tables for row in rows)), None)
 
 
@@ -77,7 +79,7 @@ def _own_column(rows: Sequence[Row], column: str) -> str:
 
 
 def _metric(column: str) -> str:
-    return column.rpartition("/")[2]
+    return column.partition("/")[2]
 
 
 def _worst(

@@ -1,20 +1,16 @@
 """The section about models of their own: results of clients by the architecture of their model."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
 from flfast.output.report.line_chart import line_chart
 from flfast.output.results.formats import count, value
-from flfast.output.results.history import Row, number, series, total
+from flfast.output.results.history import Row, members, metric_names, number, series, total
 from flfast.output.results.lines import LineChart, curve, mean_line, over_seeds
-from flfast.tasks.names import CLIENT_METRICS
 
-_BY_MODEL = re.compile(
-    rf"((?:personal|local|finetuned)/(?:{'|'.join(CLIENT_METRICS)}))_(?!std$|worst10$)(.+)"
-)
+_VIEWS = ("personal", "local", "finetuned")
 _MOST_CHARTS = 4
 _SIZE = "model/parameters_"
 _COSTS = (
@@ -28,7 +24,7 @@ def models(content: Content) -> Section | None:
     charts, rows, costs = [], list[list[str]](), list[list[str]]()
     for name, setting in content.named:
         histories = [run.history for run in setting.finished]
-        found = _columns(histories[0][-1]) if histories else {}
+        found = _columns(histories[0]) if histories else {}
         costs += _costs(name, histories)
         whose = "" if content.single else f" of {name}"
         for metric in dict.fromkeys(found.values()):
@@ -68,7 +64,8 @@ def _costs(name: str, histories: Sequence[Sequence[Row]]) -> Iterator[list[str]]
         yield [*cells, value("bytes", up / called), value("s", s / called)]
 
 
-def _columns(row: Row) -> dict[str, str]:
+def _columns(history: Sequence[Row]) -> dict[str, str]:
     """Columns of a metric of one model, and the metric."""
-    found = {name: _BY_MODEL.fullmatch(name) for name in row}
-    return {name: match[1] for name, match in found.items() if match}
+    metrics = [f"{view}/{name}" for view in _VIEWS for name in metric_names([history])]
+    found = {f"{m}_{model}": m for m in metrics for model in members(history[0])}
+    return {name: metric for name, metric in found.items() if name in history[-1]}

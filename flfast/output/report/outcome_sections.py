@@ -15,7 +15,7 @@ from flfast.output.report.svg import element
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.forecast_lines import forecast_charts
 from flfast.output.results.formats import count, difference, p_value, value
-from flfast.output.results.history import series
+from flfast.output.results.history import is_measured, score_names
 from flfast.output.results.lines import LineChart, run_charts
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import FEWEST_SEEDS, Comparison
@@ -23,7 +23,6 @@ from flfast.output.results.survival_curves import curve_charts
 from flfast.output.results.table import parse_table
 from flfast.state.messages import first_line
 from flfast.state.regular_file import read_file
-from flfast.tasks.names import SCORES
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +69,10 @@ def curves(content: Content) -> Section | None:
     if len(content.settings) == 1:
         found = run_charts([run.history for run in content.settings[0].finished])
     else:
-        columns = [*(f"{view}/{name}" for name in SCORES for view in VIEWS), "train/loss"]
-        columns += [f"{view}/loss" for view in VIEWS]
-        measured = [c for c in columns if any(series(run.history, c)[0] for run in content.runs)]
+        histories, views = [run.history for run in content.runs], ("train", *VIEWS)
+        names = [*score_names(histories, views), "loss"]
+        columns = [f"{view}/{name}" for name in names for view in views]
+        measured = [c for c in columns if is_measured(histories, c)]
         found = [content.chart(column, column) for column in measured]
         found += content.criterion_charts[1:]
     charts = [chart for chart in map(line_chart, found) if chart]

@@ -7,18 +7,13 @@ from flfast.output.report.chart import DataTable
 from flfast.output.report.content import Content
 from flfast.output.results.criterion import Spent, spent_until
 from flfast.output.results.formats import readable, value
-from flfast.output.results.history import clock, last_value, total
+from flfast.output.results.history import clock, is_measured, last_value, score_names, total
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.settings import SEED, flat_settings
 from flfast.output.results.statistics import mean_interval
 from flfast.tasks.names import SCORES
 
-METRICS = tuple(
-    f"{view}/{name}"
-    for name in (*SCORES, "loss")
-    for view in ("global", "local", "personal", "val", "personal_val")
-)
-"""Columns of `metrics.csv` that tables of runs have, as far as they were measured."""
+_VIEWS = ("global", "local", "personal", "val", "personal_val")
 
 NO_NUMBERS = "no numbers"
 """Cell of a run that has finished and wrote no rows."""
@@ -29,7 +24,7 @@ def runs_table(content: Content, caption: str, names: Sequence[str], kind: str) 
 
     `names` are in the order of the runs; `kind` is what a name is, such as `job`.
     """
-    keys, metrics = differing(content), _measured_metrics(content.runs)
+    keys, metrics = differing(content), _measured_metrics(content)
     # Results of the sweep are then of different models, which the table has to say.
     mixed = len({run.optimized for run in content.runs if run.counts}) > 1
     headings = [kind, *keys, *["optimized"] * mixed]
@@ -53,7 +48,7 @@ def settings_table(content: Content, caption: str, *, named: bool = False) -> Da
 
     If `named`, the first column has the settings' names.
     """
-    metrics = _measured_metrics(content.runs)
+    metrics = _measured_metrics(content)
     headings = [*["setting"] * named, *content.keys]
     words = len(headings)
     headings += [*metrics, *_target_headings(content), "seeds"]
@@ -85,11 +80,23 @@ def costs(run: RunRecord) -> tuple[float, float]:
     return int(run.history[-1]["round"]), total(run.history, "time/train_s", "time/eval_s")
 
 
-def _measured_metrics(runs: Sequence[RunRecord]) -> list[str]:
-    """Scores and the global loss; without scores all losses."""
-    found = [m for m in METRICS if any(math.isfinite(last_value(r.history, m)) for r in runs)]
-    scores = [metric for metric in found if metric.endswith(SCORES)]
-    return [m for m in found if m in scores or not scores or m == "global/loss"]
+def metric_columns(runs: Sequence[RunRecord], most: int | None = None) -> list[str]:
+    """Columns of scores and losses; of users' modules of `most` of their metrics, or of all."""
+    histories = [run.history for run in runs]
+    found = score_names(histories)
+    known = {*found} <= {*SCORES}
+    names = (*SCORES, "loss") if known else (*found[:most], "loss")
+    columns = [f"{view}/{name}" for name in names for view in _VIEWS]
+    return [column for column in columns if known or is_measured(histories, column)]
+
+
+def _measured_metrics(content: Content) -> list[str]:
+    """Scores, what runs are compared by, and the global loss; without scores all losses."""
+    kept = content.criterion.columns if content.criterion else ()
+    columns = dict.fromkeys((*metric_columns(content.runs, 3), *kept))
+    found = [c for c in columns if is_measured((run.history for run in content.runs), c)]
+    scores = [column for column in found if not column.endswith("/loss")]
+    return [c for c in found if c in (*scores, *kept, "global/loss") or not scores]
 
 
 def _cells(runs: Sequence[RunRecord], metrics: Sequence[str], content: Content) -> list[str]:

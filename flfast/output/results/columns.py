@@ -24,13 +24,16 @@ With a topology, `topology/distance` is the root of the mean squared distance of
 to their mean, and `topology/sent_bytes` are models that nodes sent to each other in the round.
 `topology/node_seconds` and `topology/exchange_seconds` are virtual, means over nodes.
 
-Columns of other tasks than classification, `privacy/` and `attack/` are appended where measured.
+Columns of other tasks than classification are added behind these, where measured. Of a user's
+module they are all that there is: one for each name that it logs, `train/NAME` in training.
+`privacy/`, `attack/` and others are appended where measured.
 """
+
+from collections.abc import Sequence
 
 from flfast.tasks.names import METRICS as TASK_METRICS
 
 METRICS = TASK_METRICS["classification"]
-ALL_METRICS = tuple(dict.fromkeys(name for names in TASK_METRICS.values() for name in names))
 VIEWS = ("global", "local", "personal", "finetuned", "new", "new_finetuned", "val", "personal_val")
 _CLIENT_VIEWS = VIEWS[1:]
 
@@ -64,10 +67,6 @@ COLUMNS: tuple[str, ...] = (
     "plan/lr",
 )
 
-CLIENT_EVALUATION: tuple[str, ...] = tuple(
-    f"{view}/{name}" for view in _CLIENT_VIEWS for name in METRICS
-)
-
 CLIENT_COLUMNS: tuple[str, ...] = (
     "round",
     "client_id",
@@ -76,10 +75,20 @@ CLIENT_COLUMNS: tuple[str, ...] = (
     "num_examples",
     "num_steps",
     "train/loss",
-    *CLIENT_EVALUATION,
+    *(f"{view}/{name}" for view in _CLIENT_VIEWS for name in METRICS),
 )
 
 EVENT_COLUMNS: tuple[str, ...] = ("round", "seconds", "kind", "client_id", "version", "staleness")
 
 CALLBACK_TABLES = {"clients.csv": CLIENT_COLUMNS, "events.csv": EVENT_COLUMNS}
 """Columns of the tables that callbacks write. Their rows are not in checkpoints."""
+
+
+def is_metric(column: str) -> bool:
+    """Whether a column is of an evaluation."""
+    return column.partition("/")[0] in VIEWS
+
+
+def columns_of(columns: Sequence[str], task: str) -> list[str]:
+    """Columns of a table before its first row; metrics of a user's module come with the rows."""
+    return [name for name in columns if task != "module" or not is_metric(name)]

@@ -5,9 +5,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flfast.output.results.columns import VIEWS
-from flfast.output.results.history import Row, clock, last_value, series, total
+from flfast.output.results.history import (
+    Row,
+    clock,
+    is_measured,
+    last_value,
+    metric_names,
+    series,
+    total,
+)
 from flfast.output.results.runs import RunRecord
-from flfast.tasks.names import SCORES, falls
+from flfast.tasks.names import falls, headline
 
 
 class Criterion(NamedTuple):
@@ -56,36 +64,39 @@ def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
     if columns:
         return Criterion(tuple(columns), rises=not falls(columns[0]))
     losses = (f"{view}/loss" for view in (*VIEWS, "train"))
-    found = next((c for c in losses if any(series(run.history, c)[0] for run in runs)), None)
+    found = next((c for c in losses if is_measured((run.history for run in runs), c)), None)
     return Criterion((found,), rises=False) if found else None
 
 
 def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:
     """Columns of a score to draw; each job is drawn with the first of them that it has measured.
 
-    The score is accuracy, or another one of `SCORES` if no job has measured that.
+    The score is the headline of all that jobs have measured, such as accuracy. Of users' modules
+    it is what they optimise, if they name one.
 
     Usually the first view that all jobs have measured, or else that any job has. If any job has
     personal models and all jobs were evaluated on clients' own test sets: `personal/`, and
     `local/` for jobs without personal models.
     """
     done = [job for job in jobs if job.counts]
-    measured = (s for s in SCORES if any(is_measured(j, f"{v}/{s}") for j in jobs for v in VIEWS))
-    score = next(measured, SCORES[0])
+    begun, histories = [job.history for job in jobs], [job.history for job in done]
+    names = metric_names(begun)
+    modules = [job for job in jobs if job.config.get("task") == "module"]
+    chosen = (str(job.config.get("optimized_metric")).partition("/")[2] for job in modules)
+    score = next((name for name in chosen if name in names), headline(names))
+    if score == "loss":
+        return []
     on_clients = [f"personal/{score}", f"local/{score}"]
-    all_on_clients = done and all(any(is_measured(job, c) for c in on_clients) for job in done)
-    personal = [is_measured(job, on_clients[0]) for job in done]
+    all_on_clients = done and all(is_measured([h], *on_clients) for h in histories)
+    personal = [is_measured([history], on_clients[0]) for history in histories]
     if all_on_clients and any(personal):
         return on_clients[:1] if all(personal) else on_clients
     columns = [f"{view}/{score}" for view in VIEWS]
-    column = next((c for c in columns if done and all(is_measured(j, c) for j in done)), None)
-    column = column or next((c for c in columns if any(is_measured(j, c) for j in jobs)), None)
+    column = next(
+        (c for c in columns if done and all(is_measured([h], c) for h in histories)), None
+    )
+    column = column or next((c for c in columns if is_measured(begun, c)), None)
     return [column] if column else []
-
-
-def is_measured(job: RunRecord, column: str) -> bool:
-    """Whether the column has a finite value in any round."""
-    return bool(series(job.history, column)[0])
 
 
 class Spent(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rich.filesize import decimal
 
+from flfast.output.results.columns import is_metric
 from flfast.output.results.statistics import Interval
 
 _LONGER = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
@@ -52,12 +53,12 @@ def value(column: str, number: float, std: float = math.nan) -> str:
     >>> value("val/loss", 0.5, 0.25), value("val/accuracy", 0.5, 0.01), value("comm/up_bytes", 4e6)
     ('0.5 ± 0.25', '50.00 ± 1.00 %', '4.0 MB')
     """
-    form = _FORMS.get(re.split("[/_]", column)[-1])
+    form = None if is_metric(column) else _FORMS.get(re.split("[/_]", column)[-1])
     if not math.isfinite(number):
         return "-"
     if form:
         return form(number)
-    percents = in_percent(column)
+    percents = in_percent(column) and not abs(number) > 1  # a user's own may be a percentage
     known = [(number, ".4g")] + [(std, ".2g")] * math.isfinite(std)
     words = (f"{100 * n:.2f}" if percents else f"{n:{digits}}" for n, digits in known)
     return " ± ".join(words) + " %" * percents

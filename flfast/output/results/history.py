@@ -1,11 +1,13 @@
 """Reads values from rows of `metrics.csv`, in memory or from disk. Torch-free."""
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
-from flfast.tasks.names import SCORES, falls
+from flfast.output.results.columns import VIEWS
+from flfast.tasks.names import ALL_METRICS, SCORES, falls, headline, in_order
 
 Row = Mapping[str, Any]
 
@@ -70,8 +72,44 @@ def last_value(history: Sequence[Row], column: str) -> float:
 def validation_column(history: Sequence[Row]) -> str:
     """The column that `optimized_metric=auto` stands for."""
     views = ("personal_val", "val")
-    columns = [f"{view}/{name}" for name in (*SCORES, "loss") for view in views]
-    return next((c for c in columns if series(history, c)[0]), "val/accuracy")
+    columns = [f"{view}/{headline(metric_names([history], views))}" for view in views]
+    return next((column for column in columns if is_measured([history], column)), "val/accuracy")
+
+
+def is_measured(histories: Iterable[Sequence[Row]], *columns: str) -> bool:
+    """Whether any of the columns has a finite value in any round of any of the runs."""
+    rows = [row for history in histories for row in reversed(history)]
+    return any(math.isfinite(number(row, column)) for column in columns for row in rows)
+
+
+def members(columns: Iterable[str]) -> list[str]:
+    """Names of a family's models, by the columns of their costs."""
+    found = (re.fullmatch("(?:model/parameters|time/train_s)_(.+)", column) for column in columns)
+    return [*dict.fromkeys(match[1] for match in found if match)]
+
+
+def metric_names(histories: Sequence[Sequence[Row]], views: Iterable[str] = VIEWS) -> list[str]:
+    """Names of the metrics that any of the runs has measured; see `in_order`.
+
+    They are read from the rows: users' modules have names of their own. Spreads over clients and
+    means by model are no metrics; the set `global` has none.
+    """
+    columns = dict.fromkeys(chain.from_iterable(chain.from_iterable(histories)))
+    names = [name for view, _, name in (c.partition("/") for c in columns) if view in views]
+    ends = ("std", "worst10", *members(columns))
+    derived = {"samples_per_s", *(f"{name}_{end}" for name in names for end in ends)}
+    own = [n for n in names if n not in derived or f"global/{n}" in columns]
+    return [n for n in in_order(own) if is_measured(histories, *(f"{v}/{n}" for v in views))]
+
+
+def score_names(histories: Sequence[Sequence[Row]], views: Iterable[str] = VIEWS) -> list[str]:
+    """Names of the metrics to show, without the loss: scores, and all of a user's module.
+
+    A module has the spread over clients of all that it logs, a task of flfast of its headline.
+    """
+    found = [name for name in metric_names(histories, views) if name != "loss"]
+    own = {name for name in found if is_measured(histories, *(f"{v}/{name}_std" for v in VIEWS))}
+    return [name for name in found if name in {*SCORES, *own} or name not in ALL_METRICS]
 
 
 def best_row(history: Sequence[Row], column: str) -> Row | None:

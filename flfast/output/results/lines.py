@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from flfast.output.results.formats import in_percent, unit
-from flfast.output.results.history import Row, clock, series, uploaded
+from flfast.output.results.history import Row, clock, score_names, series, uploaded
 from flfast.output.results.statistics import Interval, mean_interval
-from flfast.tasks.names import falls
+from flfast.tasks.names import ALL_METRICS, falls
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ _TITLES = {
     "dice": "Dice",
     "loss": "Loss",
 }
-"""Metric -> title of its chart; a run has those that its task measures."""
+"""Metric -> title of its chart; a run has those that its task measures, and a user's own."""
 
 WORST = "worst 10 % of clients"
 
@@ -175,7 +175,8 @@ def run_charts(histories: Sequence[Sequence[Row]]) -> list[LineChart]:
     """
     charts = []
     for over in rounds_and_time(histories):
-        for metric, title in _TITLES.items():
+        for metric in dict.fromkeys((*_TITLES, *score_names(histories, LABELS))):
+            title = _TITLES.get(metric, metric)
             columns = {f"{view}/{metric}": label for view, label in LABELS.items()}
             columns[f"local/{metric}_worst10"] = WORST
             lines = {
@@ -196,8 +197,9 @@ def _over_clients(line: Line, history: Sequence[Row], metric: str, over: Over) -
     if not found:
         return line
     deviations = [found.get(x, math.nan) for x in line.x]
-    most = math.inf if falls(metric) else 1.0
-    ends = np.clip([np.subtract(line.y, deviations), np.add(line.y, deviations)], 0, most)
+    ends = np.stack([np.subtract(line.y, deviations), np.add(line.y, deviations)])
+    if metric in ALL_METRICS:
+        ends = ends.clip(0, math.inf if falls(metric) else 1.0)
     low, high = ends.tolist()
     return line._replace(low=low, high=high, band="± std over clients")
 

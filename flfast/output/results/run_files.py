@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 OF_ITS_END = (
-    *("model.pt", "model.safetensors", "shared.pt", "samples.txt", "personal/*.pt"),
+    *("model.pt", "model.safetensors", "model.ckpt", "shared.pt", "samples.txt", "personal/*.pt"),
     *("adapter/adapter_model.safetensors", "adapter/adapter_config.json"),
     *("curves.png", "partition.png", "events.png", "masks.*"),
     *("audit.csv", "audit.png", "report.html"),

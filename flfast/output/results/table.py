@@ -14,7 +14,7 @@ from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from flfast.output.results.columns import CLIENT_EVALUATION, COLUMNS
+from flfast.output.results.columns import COLUMNS, is_metric
 from flfast.output.results.history import Row
 from flfast.state.messages import first_line, printable
 from flfast.state.regular_file import opener, read_file, reading
@@ -88,8 +88,11 @@ class RoundTable:
 
     def _add_columns(self, rows: Iterable[Row]) -> bool:
         known = {*self._columns}
-        new = dict.fromkeys(name for row in rows for name in row if name not in known)
-        self._columns += new
+        new = [*dict.fromkeys(name for row in rows for name in row if name not in known)]
+        places = [n for n, c in enumerate(self._columns, 1) if is_metric(c) or c == "train/loss"]
+        at = max(places, default=0)
+        self._columns[at:at] = [c for c in new if is_metric(c) or c.startswith("train/")]
+        self._columns += [name for name in new if name not in self._columns]
         return bool(new)
 
     def _rewrite(self, rows: Iterable[Row]) -> None:
@@ -248,7 +251,7 @@ def read_clients(path: Path) -> list[Row]:
     if not all(re.fullmatch("[0-9]{1,18}", row.get("client_id", "")) for row in rows):
         raise ValueError(f"{path} is no table of clients: a row is of no client")
     _require_numbers(rows, path)
-    evaluated = [row for row in rows if any(row.get(column) for column in CLIENT_EVALUATION)]
+    evaluated = [row for row in rows if any(row[name] and is_metric(name) for name in row)]
     last = max((int(row["round"]) for row in evaluated), default=-1)
     shown = [row for row in evaluated if int(row["round"]) == last]
     if len({int(row["client_id"]) for row in shown}) < len(shown):

@@ -15,10 +15,9 @@ from rich.text import Text
 
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.formats import count, readable, value
-from flfast.output.results.history import Row, last_value, number, series
+from flfast.output.results.history import Row, is_measured, last_value, number, score_names
 from flfast.output.watch.folder import Progress
 from flfast.state.messages import printable
-from flfast.tasks.names import SCORES
 
 _ROWS = 8
 _BAR_WIDTH = 40
@@ -101,11 +100,10 @@ def sweep_table(jobs: Sequence[Progress]) -> Table:
 
 
 def score_columns(history: Sequence[Row]) -> list[str]:
-    """Training loss, and accuracies or the like, or else losses, that a run has measured."""
-    names = [[f"{view}/{name}" for view in VIEWS] for name in (*SCORES, "loss")]
-    *scores, losses = ([n for n in part if series(history, n)[0]] for part in names)
-    training = ["train/loss"] if series(history, "train/loss")[0] else []
-    return [*training, *([column for part in scores for column in part] or losses)]
+    """Training loss, and up to three accuracies or the like, or else losses, of a run."""
+    names = score_names([history])[:3] or ["loss"]
+    columns = (f"{view}/{name}" for name in names for view in VIEWS)
+    return [column for column in ("train/loss", *columns) if is_measured([history], column)]
 
 
 def scores(history: Sequence[Row]) -> list[str]:

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -5,11 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flfast.datamodules.evaluation_sets import EvaluationSet
-from flfast.engines.evaluation.metrics import group_metrics, set_metrics, summary
+from flfast.engines.evaluation.metrics import (
+    GroupMetrics,
+    group_metrics,
+    set_metrics,
+    summary,
+)
 from flfast.lit.predictions import PredictionStore
-from flfast.tasks.by_name import TASKS
+from flfast.tasks.by_name import TASKS as ALL_TASKS
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.task_type import IGNORED
+
+TASKS = {name: task for name, task in ALL_TASKS.items() if name != "module"}
 
 
 def stored(task_type, outputs, targets):
@@ -176,3 +185,23 @@ def test_a_set_knows_whether_one_class_is_predicted_for_all(task, num):
         assert not single(outputs, torch.full_like(targets, 1))  # they are what is predicted
         outputs[-1, 2] = 100
         assert not single(outputs, targets)
+
+
+VALUES = st.lists(st.floats(-10, 10) | st.just(math.nan), min_size=3, max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from(["acc", "acc_std", "f 2", "loss"]), VALUES, min_size=1))
+def test_a_module_has_the_spread_of_all_that_it_logs(found):
+    """A metric whose name is that of another's spread is itself."""
+    num = torch.tensor([3, 1, 2])
+    values = {name: torch.tensor(own, dtype=torch.float64) for name, own in found.items()}
+    first = next(iter(values))
+    metrics = GroupMetrics(num, num, num.double(), values, {}, first, tuple(values))
+    whole = summary(metrics)
+    for name in values:
+        alone = summary(metrics._replace(headline=name, spread=()))
+        for column in (name, f"{name}_std", f"{name}_worst10"):
+            assert whole[column] == pytest.approx(alone[column], nan_ok=True)
+    assert len(whole) == len(
+        {f"{name}{end}" for name in values for end in ("", "_std", "_worst10")}
+    )

@@ -1,0 +1,130 @@
+"""Nothing of a user's module is ignored in silence: the tables against Lightning's own names."""
+
+import inspect
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from flfast.config.known_words import ours
+from flfast.lit.module_hooks import DATAMODULE, MODULE, eager_only, overridden
+from flfast.lit.user_module import adopt
+
+NEWER = {"remove_ignored_hparams", "to_tensorrt"}
+"""Names that the oldest supported Lightning does not have."""
+
+_PLAIN = {
+    *("hparams", "hparams_initial", "save_hyperparameters", "remove_ignored_hparams"),
+    "load_from_checkpoint",
+}
+PLAIN_OF_MODULES = _PLAIN | {
+    *("log", "log_dict", "print", "all_gather", "freeze", "unfreeze", "to_onnx", "to_torchscript"),
+    *("to_tensorrt", "optimizers", "lr_schedulers", "manual_backward", "toggle_optimizer"),
+    *("untoggle_optimizer", "toggled_optimizer", "clip_gradients", "trainer", "fabric", "logger"),
+    *("loggers", "device", "device_mesh", "dtype", "current_epoch", "global_step", "global_rank"),
+    *("local_rank", "on_gpu", "automatic_optimization", "strict_loading", "example_input_array"),
+}
+"""What users call, and do not override; an own version is what their code then calls."""
+REFUSED = {"configure_sharded_model"}
+
+ACTS = {
+    *("accelerator", "devices", "precision", "plugins", "fast_dev_run", "accumulate_grad_batches"),
+    *("gradient_clip_val", "gradient_clip_algorithm", "deterministic", "benchmark", "profiler"),
+    *("inference_mode", "detect_anomaly", "barebones", "sync_batchnorm", "val_check_interval"),
+    *("check_val_every_n_epoch", "enable_progress_bar", "enable_model_summary"),
+    "reload_dataloaders_every_n_epochs",
+    *("limit_train_batches", "limit_val_batches", "limit_test_batches"),
+}
+"""Options of the Trainer that act on local training as Lightning documents."""
+
+
+def public(kind, beside=object):
+    return {name for name in dir(kind) if name[0] != "_" and not hasattr(beside, name)} - {
+        name for name in dir(kind) if name.isupper()
+    }
+
+
+def rows(table, *others):
+    return [name for row in (*table.values(), *others) for name in row]
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        (rows(MODULE, PLAIN_OF_MODULES, REFUSED), public(L.LightningModule, nn.Module)),
+        (rows(DATAMODULE, _PLAIN, {"from_datasets", "name"}), public(L.LightningDataModule)),
+    ],
+)
+def test_each_name_of_lightning_is_in_exactly_one_row(listed, names):
+    assert len(listed) == len({*listed})
+    assert names <= {*listed}
+    assert {*listed} - names <= NEWER
+
+
+def test_each_option_of_the_trainer_acts_or_is_refused_by_name():
+    options = {*inspect.signature(L.Trainer.__init__).parameters} - {"self"}
+    refused = {name for name in options if ours(f"trainer.{name}")}
+    assert options - refused == ACTS
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch).sum()
+
+    def on_train_epoch_end(self):
+        pass
+
+    def on_fit_start(self):
+        """Only words."""
+
+    def on_train_start(self): ...
+
+    def on_fit_end(self):
+        return None
+
+
+class Acting(Net):
+    def on_after_backward(self):
+        self.count = 1
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        return batch
+
+    def teardown(self, stage):
+        del self.net
+
+
+def test_a_hook_that_does_nothing_makes_no_run_eager():
+    assert eager_only(Net()) == []
+    assert eager_only(adopt(Net())) == []
+
+
+def test_hooks_of_base_classes_and_of_adopted_modules_count():
+    names = ["on_after_backward", "transfer_batch_to_device"]
+    below = type("Below", (Acting,), {"on_train_start": lambda self: str(self)})
+    assert eager_only(Acting()) == eager_only(adopt(Acting())) == names
+    assert eager_only(below()) == ["on_after_backward", "on_train_start", names[1]]
+    assert overridden(Acting(), ["teardown", "setup"]) == ["teardown"]
+
+
+def test_a_hook_of_the_object_itself_counts():
+    module = Net()
+    module.on_before_backward = lambda loss: torch.relu(loss)
+    assert eager_only(module) == ["on_before_backward"]
+
+
+def test_a_datamodule_that_moves_batches_makes_a_run_eager():
+    class Data(L.LightningDataModule):
+        def prepare_data(self):
+            self.there = True
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            return batch * 2
+
+    assert eager_only(Data()) == ["on_after_batch_transfer"]
+    assert eager_only(L.LightningDataModule()) == []
