@@ -64,7 +64,7 @@ class OwnStepModule(LocalModule):
                 yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
             link.local, link.round_idx = None, 0
-            self._log_epochs(self.model.trainer.callback_metrics)
+            self._log_epochs(training_metrics(self.model.trainer))
 
     def on_train_start(self) -> None:
         """See `LocalModule`. A client without validation examples has nothing to monitor."""
@@ -136,6 +136,14 @@ class OwnStepModule(LocalModule):
     def trained_by_name(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that the current stage trains, by name."""
         return {name: p for name, p in self.all_params.items() if p.requires_grad}
+
+
+def training_metrics(trainer: L.Trainer) -> dict[str, Tensor]:
+    """What the last epoch logged by name, without its validation."""
+    results = trainer.fit_loop.epoch_loop.val_loop._results  # noqa: SLF001
+    others = {result.meta.name for result in results.values()}
+    others |= {f"{name}_{end}" for name in others for end in ("step", "epoch")}
+    return {n: value for n, value in trainer.callback_metrics.items() if n not in others}
 
 
 def own_steps(module: LocalModule) -> OwnStepModule | None:

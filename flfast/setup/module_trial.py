@@ -14,6 +14,7 @@ from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
+from flfast.lit.own_step_module import training_metrics
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
 from flfast.lit.user_module import (
     Logged,
@@ -109,7 +110,7 @@ def try_module(
             dtype, validates = dtype_of_module(copy), overrides(copy, "validation_step")
             loaders = client_loaders(client, deque(), dtype, validates=validates)
             trainer.fit(copy, datamodule=loaders)
-            in_training = ("loss", *map(column_of, trainer.callback_metrics))
+            in_training = ("loss", *map(column_of, training_metrics(trainer)))
         with named("model", target):
             validated, tested = (
                 (*measured(copy, evaluation_batches(data, two, copy), trainer, validation=part),)
