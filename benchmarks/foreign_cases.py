@@ -8,6 +8,7 @@ import argparse
 import importlib
 import inspect
 import json
+import math
 import os
 import re
 import site
@@ -324,12 +325,15 @@ def _difference(one: Any, other: Any) -> float:
 
 def _lacks(found: Any, folder: Path, case: Case) -> Iterator[str]:
     """What a finished run lacks: a loss, an evaluation, finite weights, its file."""
-    last = found.history.iloc[-1]
-    if not last["train/loss"] < float("inf"):
-        yield f"train/loss={last['train/loss']}"
+    rows = found.history
+    last = dict(rows[-1] if isinstance(rows, list) else rows.iloc[-1])  # without pandas a list
+    numbers = {name: value for name, value in last.items() if isinstance(value, (int, float))}
+    measured = {name for name, value in numbers.items() if not math.isnan(value)}
+    if not math.isfinite(numbers.get("train/loss", math.nan)):
+        yield f"train/loss={last.get('train/loss')}"
     views = ("global/", "local/", "personal/") if "ditto" in folder.name else ("global/", "local/")
     for view in () if case.silent else views:
-        if not any(name.startswith(view) and last[name] == last[name] for name in last.index):
+        if not any(name.startswith(view) for name in measured):
             yield f"no {view}* is measured"
     if not all(value.isfinite().all() for value in found.model.state_dict().values()):
         yield "weights are not finite"

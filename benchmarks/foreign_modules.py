@@ -56,8 +56,8 @@ def row_of(name: str, python: Path) -> dict[str, Any]:
 
 def line_of(name: str, row: dict[str, Any]) -> str:
     """A case's line of the table."""
-    about = row.get("why") or row.get("refused", "")
     engine = row.get("engine") or ("refused" if row.get("refused") else "?")
+    about = row.get("refused") if engine == "refused" else row.get("why") or "it traces"
     values = (
         *(name, row.get("version", ""), " ".join(row.get("algorithms", ()))),
         *(engine, about, row.get("equal", ""), row.get("lines", "")),
