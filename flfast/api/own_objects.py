@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.api.own_data import read_data
@@ -112,7 +113,9 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
         return
     seen[id(value)] = value  # kept alive: another object must not get its id
     yield type(value).__qualname__.encode()
-    if isinstance(value, Tensor):
+    if is_lazy(value):
+        yield b"lazy"
+    elif isinstance(value, Tensor):
         value = value.detach().cpu()
         yield f"{value.dtype} {list(value.shape)}".encode()
         yield memoryview(value.contiguous().flatten().view(torch.uint8).numpy())

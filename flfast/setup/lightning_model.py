@@ -4,6 +4,7 @@ import logging
 from inspect import signature
 
 import lightning as L
+import torch
 from torch import nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -39,8 +40,16 @@ def prepared(where: str, module: L.LightningModule) -> UserModule:
     if "dataloader_iter" in signature(module.training_step).parameters:
         raise ConfigError(f"{where}: training_step(dataloader_iter); allowed: (batch, batch_idx)")
     with named(*where.split("=", 1)):
-        module.setup("fit")
-        module.configure_model()
+        try:
+            module.setup("fit")
+            module.configure_model()
+        except RuntimeError as error:
+            if "attached to a `Trainer`" not in str(error):
+                raise
+            raise ConfigError(
+                f"{where}: setup or configure_model reads self.trainer, and is called before there "
+                f"is one; allowed: reading it in configure_optimizers, or in on_fit_start"
+            ) from None
         callbacks = module.configure_callbacks() or []
     for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
         if (why := refusal(callback)) is not None:
@@ -48,11 +57,29 @@ def prepared(where: str, module: L.LightningModule) -> UserModule:
     for name in [name for name, part in module.named_modules() if hasattr(part, "_orig_mod")]:
         module.set_submodule(name, module.get_submodule(f"{name}._orig_mod"))
         log.info("%s: torch.compile of %s is left out, since it renames weights", where, name)
+    for name, part in module.named_modules():
+        if getattr(part, "_compiled_call_impl", None) is not None:
+            part._compiled_call_impl = None  # noqa: SLF001 - torch has no name for it
+            log.info("%s: torch.compile of %s is left out: copies lose it", where, name or "it")
     check_module(where, module)
     check_initialized(where, module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError(f"{where}: has no parameters to train")
     return adopt(module.train())
+
+
+def check_types(where: str, module: UserModule, precision: str) -> None:
+    """Refuse parameters of another data type than the run's, which Lightning would not change.
+
+    Raises:
+        ConfigError: naming the parameter.
+    """
+    for name, p in module.named_parameters():
+        if p.dtype != torch.float32 and precision in {"32-true", "16-mixed", "bf16-mixed"}:
+            raise ConfigError(
+                f"{where}: {name} is {p.dtype}, and trainer.precision={precision} trains float32; "
+                f"allowed: trainer.precision=64-true, or parameters of float32"
+            )
 
 
 def name_uncalled(where: str, module: L.LightningModule | L.LightningDataModule) -> None:
