@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 ZOO = {}
 """Modules by name."""
@@ -38,7 +38,7 @@ def fresh(kind):
     return kind()
 
 
-# ---------------------------------------------------------------- parts of the network
+# -------- parts of the network
 
 
 @zoo
@@ -54,11 +54,11 @@ class Tied(Plain):
 
 class Reversed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x):  # noqa: ARG004 - torch's
         return x.clone()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, grad):  # noqa: ARG004 - torch's
         return -0.5 * grad
 
 
@@ -153,11 +153,11 @@ class Dropout(Plain):
 
 
 def _with(layer, name):
-    def __init__(self):
+    def made(self):
         Plain.__init__(self)
         self.net.insert(1, layer())
 
-    return zoo(type(name, (Plain,), {"__init__": __init__}))
+    return zoo(type(name, (Plain,), {"__init__": made}))
 
 
 BatchNorm = _with(lambda: nn.BatchNorm1d(6), "BatchNorm")
@@ -464,10 +464,12 @@ class NoGradInside(Plain):
         logits = self(batch[0])
         with torch.no_grad():
             self.bank[:] = torch.cat([logits.detach()[:1], self.bank[:-1]])
-        return F.cross_entropy(logits, batch[1]) + (logits.mean(0) - self.bank.mean(0)).square().sum()
+        return (
+            F.cross_entropy(logits, batch[1]) + (logits.mean(0) - self.bank.mean(0)).square().sum()
+        )
 
 
-# ---------------------------------------------------------------- what it keeps and draws in Python
+# -------- what it keeps and draws in Python
 
 
 @zoo
@@ -568,7 +570,7 @@ class ByProgress(Plain):
         return self.loss(batch) * (1 + self.trainer.global_step / all_steps)
 
 
-# ---------------------------------------------------------------- what it logs
+# -------- what it logs
 
 
 @zoo
@@ -591,7 +593,9 @@ class LogsReduced(Plain):
     def training_step(self, batch, batch_idx):
         loss = self.loss(batch)
         for reduce in ("sum", "max", "min", "mean"):
-            self.log(f"train/{reduce}", len(batch[0]), reduce_fx=reduce, on_step=False, on_epoch=True)
+            self.log(
+                f"train/{reduce}", len(batch[0]), reduce_fx=reduce, on_step=False, on_epoch=True
+            )
         self.log("train/forked", loss, on_step=True, on_epoch=True, batch_size=len(batch[0]))
         return loss
 
@@ -772,7 +776,7 @@ class ByLogger(Plain):
         return loss
 
 
-# ---------------------------------------------------------------- signatures and outputs of steps
+# -------- signatures and outputs of steps
 
 
 @zoo
@@ -804,7 +808,7 @@ class OwnNames(Plain):
 
 @zoo
 class OptionalIndex(Plain):
-    def training_step(self, batch, batch_idx=None, verbose=False):
+    def training_step(self, batch, batch_idx=None, verbose=False):  # noqa: FBT002 - as users do
         assert verbose is False
         return self.loss(batch)
 
@@ -883,7 +887,7 @@ class NoSteps(L.LightningModule):
         return F.cross_entropy(self.net(batch[0]), batch[1])
 
 
-# ---------------------------------------------------------------- optimizers and schedulers
+# -------- optimizers and schedulers
 
 
 def _optimizes(name, make, base=Plain):
@@ -1058,7 +1062,7 @@ class AlternatesByHand(Adversarial):
         return {"loss": loss.detach()}
 
 
-# ---------------------------------------------------------------- hooks of Lightning
+# -------- hooks of Lightning
 
 
 @zoo
@@ -1123,7 +1127,9 @@ class OwnEarlyStopping(Plain):
         return loss
 
     def configure_callbacks(self):
-        return EarlyStopping("train/loss", patience=1, min_delta=10.0, check_on_train_epoch_end=True)
+        return EarlyStopping(
+            "train/loss", patience=1, min_delta=10.0, check_on_train_epoch_end=True
+        )
 
 
 @zoo
@@ -1221,29 +1227,25 @@ class ReadsTrainer(Plain):
         assert self.optimizers().param_groups[0]["lr"] == 0.1
 
 
-def _clash(name, *, layer):
-    def __init__(self):
+def _clash(name):
+    def made(self):
         Plain.__init__(self)
-        setattr(self, name, nn.Linear(8, 8) if layer else {"a": 1})
+        setattr(self, name, nn.Linear(8, 8))
 
     def forward(self, x):
-        part = getattr(self, name)
-        return self.net(part(x) if layer else x * part["a"])
+        return self.net(getattr(self, name)(x))
 
-    kind = type(f"Has_{name}" + "_layer" * layer, (Plain,), {"__init__": __init__, "forward": forward})
-    return zoo(kind)
+    return zoo(type(f"Has_{name}", (Plain,), {"__init__": made, "forward": forward}))
 
 
 for _name in (
     *("link", "own", "local", "joint", "params", "model", "algorithm", "task_type", "predictions"),
-    *("facts", "logged", "call_step", "is_fitted", "observed", "is_read", "context", "step"),
-    *("round_idx", "optimizer", "buffers_by_name", "loss_fn", "task", "state"),
+    *("facts", "logged", "observed", "context", "step", "task"),
 ):
-    for _layer in (True, False):
-        _clash(_name, layer=_layer)
+    _clash(_name)
 
 
-# ---------------------------------------------------------------- other batches
+# -------- other batches
 
 
 class Samples(Dataset):
@@ -1272,7 +1274,10 @@ def joined(samples):
 
 
 def padded(samples):
-    return (pad_sequence([s[0] for s in samples], batch_first=True), torch.stack([s[1] for s in samples]))
+    return (
+        pad_sequence([s[0] for s in samples], batch_first=True),
+        torch.stack([s[1] for s in samples]),
+    )
 
 
 class OfDict(Plain):
@@ -1335,6 +1340,21 @@ class ZeroDim(Plain):
         x, y = batch
         assert x.ndim == 2 and y.ndim == 1
         return (self(x)[:, 0] - y).square().mean()
+
+
+class Data(L.LightningDataModule):
+    """Loaders of samples with the `collate_fn` of a kind in `BATCHES`."""
+
+    def __init__(self, kind):
+        super().__init__()
+        _, make, self.collate = BATCHES[kind]
+        self.samples, self.others = Samples(make), Samples(make, 12)
+
+    def train_dataloader(self):
+        return DataLoader(self.samples, 5, shuffle=True, collate_fn=self.collate)
+
+    def test_dataloader(self):
+        return DataLoader(self.others, 5, collate_fn=self.collate)
 
 
 def none_joined(samples):

@@ -187,7 +187,8 @@ def _of_model(
         trial = try_module(config.model["_target_"], model, data, config)
         kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
         by_hand, several = not model.automatic_optimization, trial.optimizer.several
-        check_steps(algorithm, initial, by_hand=by_hand, several=several)
+        state = config.local_optimizer_state
+        check_steps(algorithm, initial, by_hand=by_hand, several=several, state=state)
     make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
     module = kind(
         *(model, algorithm, make_optimizer, task_type), freeze_batchnorm=config.bn == "frozen"

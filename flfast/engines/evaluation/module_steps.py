@@ -38,8 +38,8 @@ def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
 def without_traces(model: UserModule) -> UserModule:
     """A module whose evaluation leaves nothing in the given one.
 
-    A training step may count or draw in Python. Where it evaluates, a copy with the same parameters
-    does, if the module can be copied.
+    A training step may count, or draw random numbers, in Python. Where it evaluates, this is a
+    copy with the same parameters, unless the module cannot be copied.
     """
     steps = {evaluation_step(model, validation=validation) for validation in (True, False)}
     if "training_step" in steps:
