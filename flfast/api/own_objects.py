@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.api.own_data import read_data
@@ -18,7 +19,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS, OWN, Own
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
 from flfast.lit.module_hooks import overridden
-from flfast.lit.user_module import is_user_module
+from flfast.lit.user_module import is_user_module, steps_itself
 from flfast.setup.model_check import check_copies, check_initialized, check_module
 
 _KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
@@ -56,7 +57,8 @@ def own_objects(
         if not is_user_module(model):  # which makes its layers in configure_model
             check_initialized(where, model)
     nodes: dict[str, dict[str, Any]] = {}
-    trains_itself = model is not None and is_user_module(model)
+    made = model.func if isinstance(model, partial) else model
+    trains_itself = is_user_module(made) or (isinstance(made, type) and steps_itself(made))
     task = "module" if trains_itself else chosen_task(settings)
     about: dict[str, Any] = {"target": target, "client": client, "labels": labels}
     read = read_data(found.get("data"), test_data, **about, task=task)
@@ -112,7 +114,9 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
         return
     seen[id(value)] = value  # kept alive: another object must not get its id
     yield type(value).__qualname__.encode()
-    if isinstance(value, Tensor):
+    if is_lazy(value):
+        yield b"lazy"
+    elif isinstance(value, Tensor):
         value = value.detach().cpu()
         yield f"{value.dtype} {list(value.shape)}".encode()
         yield memoryview(value.contiguous().flatten().view(torch.uint8).numpy())

@@ -1,6 +1,7 @@
 """`optimizer=module`: the optimizers and schedulers that a LightningModule configures itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -33,9 +34,9 @@ class ModuleOptimizer:
     @classmethod
     def of(cls, configured: Any, num_params: int) -> "ModuleOptimizer":
         """That of a module which trains so many parameters, and has returned this on trial."""
-        optimizers = [*_of_kind(configured, Optimizer)]
-        first = optimizers[0].param_groups[0] if optimizers else {"lr": 1.0}
-        found = cls(float(first.get("initial_lr", first["lr"])))  # before warm-up
+        optimizers = [one for one in _of_kind(configured, Optimizer) if one.param_groups]
+        first = optimizers[0].param_groups[0] if optimizers else {}
+        found = cls(float(first.get("initial_lr", first.get("lr", 1.0))))  # before warm-up
         found._optimizers, found._num_params = optimizers, num_params
         found._scheduled = any(True for _ in _of_kind(configured, LRScheduler))
         return found
@@ -64,9 +65,15 @@ class ModuleOptimizer:
             what = "several optimizers" if self.several else "learning-rate schedulers"
             raise NotImplementedError(f"the module has {what}")
         (group, *others), kind = self._optimizers[0].param_groups, type(self._optimizers[0])
-        if others or len(group["params"]) != self._num_params:
+        if others or sum(p.requires_grad for p in group["params"]) != self._num_params:
             raise NotImplementedError("the module's optimizer treats parameters differently")
-        return kind(params, **{**_options(group), "lr": lr})
+        taken = signature(kind).parameters  # a group may also have what its class sets itself
+        options = {name: value for name, value in _options(group).items() if name in taken}
+        try:
+            return kind(params, **{**options, "lr": lr})
+        except TypeError as error:
+            what = f"the module's {kind.__name__} is not made of its parameters and options"
+            raise NotImplementedError(what) from error
 
     def adapted(self, configured: Any, local: "OwnStepModule") -> Optimizer | None:
         """Give what a module has configured the round's rate, and the leaves beside the model.
@@ -74,7 +81,8 @@ class ModuleOptimizer:
         Returns:
             Its only optimizer; None if there are several.
         """
-        optimizers, factor = [*_of_kind(configured, Optimizer)], float(local.context.lr) / self.lr
+        optimizers = [*_of_kind(configured, Optimizer)]
+        factor = float(local.context.lr) / self.lr if self.lr else 1.0
         if factor != 1:
             _scale(optimizers, [*_of_kind(configured, LRScheduler)], factor)
         if len(optimizers) != 1:

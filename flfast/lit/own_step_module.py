@@ -42,6 +42,8 @@ class OwnStepModule(LocalModule):
         super().__init__(*args, **options)
         self.facts: deque[Batch] = deque()
         self.logged: dict[str, tuple[Tensor, int]] = {}
+        self._batch: Any = None
+        self._facts: Any = None
 
     @property
     def device(self) -> torch.device:
@@ -75,11 +77,14 @@ class OwnStepModule(LocalModule):
     def begin(self, context: Context, optimizer_state: Tree) -> None:
         """See `LocalModule`."""
         super().begin(context, optimizer_state)
-        self.logged = {}
+        self.logged, self._batch = {}, None
 
     def step(self, batch: Any, batch_idx: int) -> Any:
         """Take a step of the user's own batch; returns what Lightning's loop gets."""
-        facts = self.facts.popleft()
+        is_new = batch is not self._batch  # an optimizer may take a batch several times
+        if is_new:
+            self._batch, self._facts = batch, self.facts.popleft()
+        facts = self._facts
         given = facts._replace(inputs=batch)
         own = {**self.all_params, **self.joint.buffers_by_name}
         task = ModuleTask(self.model, model_params=own)
@@ -92,7 +97,8 @@ class OwnStepModule(LocalModule):
         except SkippedStepError:
             self._count(task, len(facts.targets), None)
             return None if self.model.automatic_optimization else task.outputs
-        self._count(task, len(facts.targets), loss.detach())
+        if is_new:
+            self._count(task, len(facts.targets), loss.detach())
         if not self.model.automatic_optimization:
             return task.outputs
         extra = task.outputs if isinstance(task.outputs, Mapping) else {}

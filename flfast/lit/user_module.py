@@ -63,7 +63,10 @@ class UserModule(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """One local step: the user's, inside of the algorithm's objective."""
         if self.flfast_link.local is None:
-            return call_step(self, "training_step", batch, batch_idx)
+            outputs = call_step(self, "training_step", batch, batch_idx)
+            if self.automatic_optimization and (loss := loss_of(outputs)) is not None:
+                _check_loss(loss)
+            return outputs
         return self.flfast_link.local.step(batch, batch_idx)
 
     def configure_optimizers(self) -> Any:
@@ -98,7 +101,7 @@ class UserModule(L.LightningModule):
         """Log as Lightning does, and note values of steps for the run's columns."""
         link, reduce = self.flfast_link, options.get("reduce_fx", "mean")
         if not isinstance(value, Metric):
-            value = torch.as_tensor(value, device=self.device)
+            value = torch.as_tensor(value, device=self.device).squeeze()
         if link.results is not None:
             size, of = options.get("batch_size"), self._current_fx_name or "on_test_epoch_end"
             about = {"reduce_fx": reduce, "batch_size": size, "metric_attribute": name}
@@ -142,11 +145,9 @@ def own(module: UserModule, name: str) -> Callable[..., Any]:
     return found
 
 
-def call_step(
-    module: UserModule, name: str, batch: Any, batch_idx: Any, dataloader_idx: int = 0
-) -> Any:
+def call_step(module: UserModule, name: str, batch: Any, batch_idx: Any) -> Any:
     """Call the user's step with as many of the arguments as it has."""
-    step, given = own(module, name), (batch, batch_idx, dataloader_idx)
+    step, given = own(module, name), (batch, batch_idx)
     kinds = [p.kind for p in signature(step).parameters.values()]
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     num = sum(kind in positional for kind in kinds)
@@ -281,6 +282,12 @@ def is_evaluated(name: str) -> bool:
     """
     found = _STAGES.match(name)
     return found is not None and found[2] is not None
+
+
+def _check_loss(loss: Tensor) -> None:
+    if loss.numel() != 1 or not loss.requires_grad:
+        what = f"of shape {[*loss.shape]}" if loss.requires_grad else "without a gradient"
+        raise TypeError(f"training_step returns a loss {what}; allowed: one number to minimise")
 
 
 def loss_of(outputs: Any) -> Tensor | None:

@@ -8,7 +8,9 @@ from torch import nn
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.lit.batchnorm import batchnorm_layers
-from flfast.lit.task import LocalTask, evaluation_mode
+from flfast.lit.module_task import local_task
+from flfast.lit.task import evaluation_mode
+from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import Adapted
 from flfast.models.adapters.layer_names import layer_of
 from flfast.setup.model_check import first_batch
@@ -57,8 +59,10 @@ def build_adapter(
 
 def _check_used(name: str, model: nn.Module, data: FederatedDataModule) -> None:
     """Refuse an adapter in a layer whose weights the model reads itself, without calling it."""
+    if isinstance(model, UserModule) and not model.automatic_optimization:
+        return  # whose step has no loss to look at
     params = dict(model.named_parameters())
-    task = LocalTask(model, data.examples.task_type, model_params=params)
+    task = local_task(model, data.examples.task_type, model_params=params)
     with torch.enable_grad(), evaluation_mode(model):
         loss = task(params, first_batch(data, model))
         grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)

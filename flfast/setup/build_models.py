@@ -112,6 +112,11 @@ def _build_model(
             made = call_with(made, **model_offers(made, data.examples))
     made = of_kind(made, nn.Module, where, allowed="a torch.nn.Module")
     if is_user_module(made):
+        if data.examples.task != "module":
+            raise ConfigError(
+                f"{where}: makes a LightningModule with a training_step, but task="
+                f"{data.examples.task}; allowed: task=module optimizer=module"
+            )
         return prepared(where, made)
     check_forward_alone(where, made)
     if feature_dim is not None:

@@ -42,7 +42,7 @@ from flfast.setup.build import (
     initial_weights,
 )
 from flfast.setup.build_models import build_models, members_of
-from flfast.setup.lightning_model import check_steps, hooks_in_steps
+from flfast.setup.lightning_model import check_steps, check_types, hooks_in_steps
 from flfast.setup.module_trial import try_module
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
@@ -143,6 +143,8 @@ def _started(
     use_channels_last(model)
     # The data type of means of uploads: what is made of the initial weights keeps theirs.
     dtype = dtype_of_precision(config.trainer.precision)
+    if isinstance(model, UserModule):
+        check_types(f"model={config.model['_target_']}", model, config.trainer.precision)
     convert_weights(model, torch.promote_types(dtype, torch.float32))
     initial, misfit = read_weights(model), None
     try:
@@ -189,7 +191,8 @@ def _of_model(
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     if trial is not None:
         by_hand, several = not model.automatic_optimization, trial.optimizer.several
-        check_steps(algorithm, initial, by_hand=by_hand, several=several)
+        state = config.local_optimizer_state
+        check_steps(algorithm, initial, by_hand=by_hand, several=several, state=state)
     make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
     module = kind(
         *(model, algorithm, make_optimizer, task_type), freeze_batchnorm=config.bn == "frozen"

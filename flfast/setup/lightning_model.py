@@ -4,6 +4,7 @@ import logging
 from inspect import signature
 
 import lightning as L
+import torch
 from torch import nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -26,25 +27,61 @@ def prepared(where: str, module: L.LightningModule) -> UserModule:
         ConfigError: if it cannot be trained as it is.
     """
     name_uncalled(where, module)
+    if on_object := sorted(vars(module).keys() & vars(UserModule).keys() - vars(object).keys()):
+        raise ConfigError(f"{where}: {on_object[0]} is set on the object; allowed: on its class")
     if overridden(module, ["configure_sharded_model"]):
         raise ConfigError(f"{where}: configure_sharded_model; allowed: configure_model")
     if "dataloader_iter" in signature(module.training_step).parameters:
         raise ConfigError(f"{where}: training_step(dataloader_iter); allowed: (batch, batch_idx)")
     with named(*where.split("=", 1)):
-        module.setup("fit")
-        module.configure_model()
+        _set_up(where, module)
         callbacks = module.configure_callbacks() or []
     for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
         if (why := refusal(callback)) is not None:
             raise ConfigError(f"{where}: configure_callbacks: {type(callback).__name__}: {why}")
-    for name in [name for name, part in module.named_modules() if hasattr(part, "_orig_mod")]:
-        module.set_submodule(name, module.get_submodule(f"{name}._orig_mod"))
-        log.info("%s: torch.compile of %s is left out, since it renames weights", where, name)
+    _leave_out_compilation(where, module)
     check_module(where, module)
     check_initialized(where, module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError(f"{where}: has no parameters to train")
     return adopt(module.train())
+
+
+def _set_up(where: str, module: L.LightningModule) -> None:
+    try:
+        module.setup("fit")
+        module.configure_model()
+    except RuntimeError as error:
+        if "attached to a `Trainer`" not in str(error):
+            raise
+        raise ConfigError(
+            f"{where}: setup or configure_model reads self.trainer, and there is none yet; "
+            f"allowed: reading it in configure_optimizers, or in on_fit_start"
+        ) from None
+
+
+def _leave_out_compilation(where: str, module: L.LightningModule) -> None:
+    for name in [name for name, part in module.named_modules() if hasattr(part, "_orig_mod")]:
+        module.set_submodule(name, module.get_submodule(f"{name}._orig_mod"))
+        log.info("%s: torch.compile of %s is left out, since it renames weights", where, name)
+    for name, part in module.named_modules():
+        if getattr(part, "_compiled_call_impl", None) is not None:
+            part._compiled_call_impl = None  # noqa: SLF001 - torch has no name for it
+            log.info("%s: torch.compile of %s is left out", where, name or "the module")
+
+
+def check_types(where: str, module: UserModule, precision: str) -> None:
+    """Refuse parameters of another data type than the run's, which Lightning would not change.
+
+    Raises:
+        ConfigError: naming the parameter.
+    """
+    for name, p in module.named_parameters():
+        if p.dtype != torch.float32 and precision in {"32-true", "16-mixed", "bf16-mixed"}:
+            raise ConfigError(
+                f"{where}: {name} is {p.dtype}, and trainer.precision={precision} trains float32; "
+                f"allowed: trainer.precision=64-true, or parameters of float32"
+            )
 
 
 def name_uncalled(where: str, module: L.LightningModule | L.LightningDataModule) -> None:
@@ -63,10 +100,14 @@ def hooks_in_steps(model: UserModule, data: object) -> tuple[str, ...]:
     return tuple(f"the {owner} has its own {name}" for owner in found for name in found[owner])
 
 
-def check_steps(algorithm: Algorithm, initial: Tree, *, by_hand: bool, several: bool) -> None:
+def check_steps(
+    algorithm: Algorithm, initial: Tree, *, by_hand: bool, several: bool, state: str
+) -> None:
     """Refuse an algorithm that acts within steps of several optimizers, or taken by hand."""
     if (by_hand or several) and (why := refused_by(algorithm, initial)):
         how = "optimizes by hand" if by_hand else "has several optimizers, or none"
+        if state != "reset":
+            raise ConfigError(f"local_optimizer_state={state}: the module {how}; allowed: reset")
         raise ConfigError(
             f"algorithm={algorithm.name} {why}, and the module {how}; allowed: fedavg, or another "
             f"that sees only start and end of local training"

@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from flfast.algorithms.contract.client import Context, LocalStage
 from flfast.algorithms.contract.downloads import first_downloads
+from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.measuring import Measuring
 from flfast.engines.site import facts_of
@@ -134,6 +135,8 @@ def measure_memory(probe: MemoryProbe, num_examples: int) -> StepMemory:
     for parameter in parameters:
         saved.pop(parameter.untyped_storage().data_ptr(), None)
     gradients = [parameter for parameter in parameters if parameter.requires_grad]
+    if not hasattr(module, "optimizer"):
+        raise ConfigError("batch_size=auto: the module has several optimizers; allowed: a number")
     state = [
         value
         for values in module.optimizer.state.values()

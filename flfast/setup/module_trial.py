@@ -13,6 +13,7 @@ from flfast.config.errors import ConfigError
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import evaluation_step, measured
+from flfast.lit.module_hooks import eager_only
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.own_step_module import training_metrics
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
@@ -117,6 +118,11 @@ def try_module(
                 for part in (True, False)
             )
     optimizer = ModuleOptimizer.of(last.configured, trained)
+    of_module = config.optimizer["_target_"].endswith(f".{ModuleOptimizer.__name__}")
+    if model.automatic_optimization and optimizer.several and of_module:
+        raise ConfigError(
+            f"model={target}: configure_optimizers gives no optimizer; allowed: one, or optimizer="
+        )
     names = (in_training, validated, tested)
     if odd := [n for part in names for n in part if n not in printable(n).splitlines()]:
         raise ConfigError(f"model={target}: logs {odd[0]!r}; allowed: names on one line")
@@ -141,4 +147,12 @@ def try_module(
     if noticed and why is None:
         why = f"the model {noticed[0]}, which programs do not"
     logged = {name: value for name, value in logged.items() if not value.isnan()}
+    stems = {name.removesuffix("_step").removesuffix("_epoch") for name in in_training}
+    beside = sorted(stems - {"loss", *logged})
+    if beside and why is None and config.engine != "eager" and not eager_only(model):
+        log.info(
+            "model=%s: the fused engine has no columns %s, which are no means of numbers that a "
+            "step logs; engine=eager has",
+            *(target, ", ".join(f"train/{name}" for name in beside)),
+        )
     return ModuleTrial(optimizer, names, tuple(logged), last.monitors, why)

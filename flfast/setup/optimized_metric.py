@@ -116,6 +116,8 @@ def _check_metric(setting: str, metric: str, sets: set[str], task_type: TaskType
     training, validation, test = task_type.logged
     by_view = {"train": training or ("loss",), "val": validation, "personal_val": validation}
     names = by_view.get(view, test) or task_type.metrics
+    if not names:
+        raise ValueError(f"{setting}: the module measures nothing there; allowed: train/loss")
     if not any(name == known or name.startswith(f"{known}_") for known in names):
         raise ValueError(
             f"{setting}: task={task_type.name} measures {', '.join(names)}; "

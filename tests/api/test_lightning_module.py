@@ -2,28 +2,13 @@
 
 from copy import deepcopy
 
-import lightning as L
 import lightning_modules as modules
 import pytest
 import torch
+from lightning_fits import ALONE, QUIET, SMALL, ended, engine_of, fit_alone, weights
 from sampling import others_slow
-from torch.utils.data import DataLoader, TensorDataset
 
 import flfast
-from flfast.engines.eager import EagerTraining
-from flfast.state.randomness import generator, seed_torch
-
-DATA = (
-    "data=synthetic",
-    "data.num_examples=72",
-    "data.num_test=24",
-    "data.shape=[8]",
-    "data.num_clients=3",
-)
-DATA = (*DATA, "data.num_classes=3", "partition=iid", "partition.min_samples=2")
-SMALL = (*DATA, "partition.num_clients=3", "batch_size=5", "local_epochs=2", "rounds=2")
-QUIET = ("trainer.devices=1", "logger=csv")
-ALONE = ("partition.num_clients=1", "split.val=0", "split.test=0", "optimized_metric=train/loss")
 
 
 @pytest.fixture
@@ -36,16 +21,6 @@ def run(tmp_path, monkeypatch):
         return flfast.run(*SMALL, *QUIET, *words, model=kind(), **objects)
 
     return run
-
-
-def engine_of(run):
-    """What the log says of the engine."""
-    lines = (run.folder / "train.log").read_text().splitlines()
-    return next(line for line in lines if "| engine " in line).split("| engine ")[1]
-
-
-def weights(run):
-    return torch.load(run.folder / "model.pt")
 
 
 FITS = [
@@ -69,70 +44,16 @@ FITS = [
 @pytest.mark.parametrize(("kind", "options"), FITS)
 def test_one_client_and_one_round_are_trainer_fit(run, monkeypatch, kind, options):
     """To the last bit, where the order of examples is the same."""
-    ended, train = [], EagerTraining._train_client
-
-    def kept(self, *args):
-        ended.append(train(self, *args))
-        return ended[-1]
-
-    monkeypatch.setattr(EagerTraining, "_train_client", kept)
+    found = ended(monkeypatch)
     words = [f"trainer.{name}={value}" for name, value in options.items()]
     whole = ("engine=eager", "rounds=1", "batch_size=6", *ALONE)
     run(kind, *whole, *words)
     seed_torch(0, "weights of a user")
     expected = kind()
     fit_alone(expected, options)
-    last = ended[-1].done.weights
+    last = found[-1].done.weights
     for name, value in expected.state_dict().items():
         assert torch.equal(value, last["params"][name]), name
-
-
-def fit_alone(module, options):
-    """`Trainer.fit` as its user would, on all training examples, with the run's order."""
-    from flfast.setup.build import build_data
-
-    data = build_data(flfast.compose(*SMALL, *ALONE))
-    indices = data.train_clients.indices_of(0)
-    inputs, targets = data.examples.inputs[indices], data.examples.targets[indices]
-    if options.get("precision") == "64-true":
-        inputs = inputs.double()
-
-    class Order:
-        epoch = 0
-
-        def __len__(self):
-            return len(indices)
-
-        def __iter__(self):
-            rng = generator(0, "shuffle", 1, 0, self.epoch)
-            self.epoch += 1
-            return iter(rng.permutation(len(indices)).tolist())
-
-    loader = DataLoader(TensorDataset(inputs, targets), batch_size=6, sampler=Order())
-    quiet = dict.fromkeys(
-        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-    )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    trainer = L.Trainer(max_epochs=2, accelerator="cpu", devices=1, **quiet, **options)
-    seed_torch(0, "local training", 1, 0, others=True)
-    trainer.fit(module, Epochs(loader))
-    torch.set_num_threads(threads)
-
-
-class Epochs:
-    """The batches of a loader, without drawing from torch's generator as a DataLoader does."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __len__(self):
-        return len(self.loader)
-
-    def __iter__(self):  # a generator: Lightning makes iterators that it never uses
-        with torch.random.fork_rng(devices=[]):
-            batches = list(self.loader)
-        yield from batches
 
 
 ALGORITHMS = ["fedavg", "scaffold", "ditto", "fedprox", "fedsam", "fedrep", "feddyn", "per_fedavg"]

@@ -11,7 +11,7 @@ from flfast.datamodules.evaluation_sets import EvaluationDataModule, EvaluationS
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import gather
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_steps import measured, predicted
+from flfast.engines.evaluation.module_steps import measured, predicted, without_traces
 from flfast.engines.evaluation.passes import Evaluation
 from flfast.lit.user_loaders import evaluation_batches
 from flfast.lit.user_module import UserModule
@@ -102,7 +102,7 @@ class ModuleEvaluation(Evaluation):
         """(group, values by name, predictions) of each group with weights."""
         site = self._site
         trainer, model = site.trainers.trainer(plan).trainer, cast(UserModule, site.module.model)
-        datamodule = site.data.examples.datamodule
+        model, datamodule = without_traces(model), site.data.examples.datamodule
         model.to(trainer.strategy.root_device)
         last: Any = None
         for group, own in weights.items():

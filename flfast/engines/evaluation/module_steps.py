@@ -1,8 +1,8 @@
 """Evaluation by the steps of a user's LightningModule: what its `test_step` logs over examples."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
-from copy import copy
+from contextlib import ExitStack, suppress
+from copy import copy, deepcopy
 from typing import Any
 
 import lightning as L
@@ -33,6 +33,19 @@ def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
     steps = ["validation_step", "test_step"] if validation else ["test_step", "validation_step"]
     last = "training_step" if model.automatic_optimization else None
     return next((step for step in steps if overrides(model, step)), last)
+
+
+def without_traces(model: UserModule) -> UserModule:
+    """A module whose evaluation leaves nothing in the given one.
+
+    A training step may count, or draw random numbers, in Python. Where it evaluates, this is a
+    copy with the same parameters, unless the module cannot be copied.
+    """
+    steps = {evaluation_step(model, validation=validation) for validation in (True, False)}
+    if "training_step" in steps:
+        with suppress(Exception):
+            return deepcopy(model, {id(p): p for p in model.parameters()})
+    return model
 
 
 def measured(
@@ -70,7 +83,8 @@ def measured(
     trainer.validating, trainer.testing = stage == "validation", stage == "test"
     precision = trainer.precision_plugin
     with ExitStack() as stack:
-        for context in (torch.no_grad(), evaluation_mode(model), on_own_rank(model)):
+        gradients = torch.set_grad_enabled(step == "training_step")  # which it may itself need
+        for context in (gradients, evaluation_mode(model), on_own_rank(model)):
             stack.enter_context(context)
         stack.enter_context(precision.test_step_context())
         hook("start")
@@ -82,7 +96,7 @@ def measured(
             model._current_fx_name = step  # noqa: SLF001
             outputs = call_step(model, step, batch, batch_idx)
             if step == "training_step" and (loss := loss_of(outputs)) is not None:
-                model.log("loss", loss)
+                model.log("loss", loss.detach())
             hook("batch_end", outputs, batch, batch_idx, 0)
         hook("epoch_end")
         hook("end")
