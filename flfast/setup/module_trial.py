@@ -73,6 +73,40 @@ class _OneStep(L.Callback):
         trainer.should_stop = True
 
 
+def _trainer(config: DictConfig, last: _OneStep) -> L.Trainer:
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    return L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        precision=cast(Any, choose_precision(config)),
+        max_epochs=config.local_epochs or -1,
+        max_steps=config.local_steps or -1,
+        limit_val_batches=1,
+        num_sanity_val_steps=0,
+        inference_mode=False,
+        callbacks=[last],
+        **cast(Any, dict.fromkeys(quiet, False)),
+    )
+
+
+def _recorded(target: str, model: UserModule, batch: Any) -> tuple[Logged, str | None]:
+    """The numbers that a step logs without metric objects, and why it is no program, if so."""
+    logged: Logged = {}
+    why = None
+    with named("model", target), on_trial(model) as (copied, noticed), torch.enable_grad():
+        trial = cast(UserModule, copied.train())
+        try:
+            with observed(trial, logged, silent=True, recorded=True):
+                loss = loss_of(call_step(trial, "training_step", batch, UnknownIndex()))
+            if loss is not None and loss.isnan():
+                why = "the loss is NaN without metric objects, which programs leave out"
+        except NotImplementedError as error:
+            why = str(error)
+    if noticed and why is None:
+        why = f"the model {noticed[0]}, which programs do not"
+    return {name: value for name, value in logged.items() if not value.isnan()}, why
+
+
 def try_module(
     target: str, model: UserModule, data: FederatedDataModule, config: DictConfig
 ) -> ModuleTrial:
@@ -81,30 +115,15 @@ def try_module(
     Raises:
         ConfigError: with the user's own lines, if the module raises.
     """
-    size, precision = config.batch_size, cast(Any, choose_precision(config))
     trained = sum(p.requires_grad for p in model.parameters())
-    batching = Batching(size if size != "auto" else 2)
+    batching = Batching(config.batch_size if config.batch_size != "auto" else 2)
     client = data.client(data.first_client, batching=batching)
     two = client.indices[:2]
     few = ClientDataModule(
         *(data, data.first_client), batching=Batching(2), round_idx=1, indices=two
     )
-    last, steps = _OneStep(), config.local_steps
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        precision=precision,
-        max_epochs=config.local_epochs or -1,
-        max_steps=steps or -1,
-        limit_val_batches=1,
-        num_sanity_val_steps=0,
-        inference_mode=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[last],
-    )
+    last = _OneStep()
+    trainer = _trainer(config, last)
     with torch.random.fork_rng(devices=[]), same_generators():
         with named("model", target):
             copy = deepcopy(model)
@@ -133,20 +152,7 @@ def try_module(
     if not model.automatic_optimization:
         return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
-    logged: Logged = {}
-    why = None
-    with named("model", target), on_trial(model) as (copied, noticed), torch.enable_grad():
-        trial = cast(UserModule, copied.train())
-        try:
-            with observed(trial, logged, silent=True, recorded=True):
-                loss = loss_of(call_step(trial, "training_step", batch, UnknownIndex()))
-            if loss is not None and loss.isnan():
-                why = "the loss is NaN without metric objects, which programs leave out"
-        except NotImplementedError as error:
-            why = str(error)
-    if noticed and why is None:
-        why = f"the model {noticed[0]}, which programs do not"
-    logged = {name: value for name, value in logged.items() if not value.isnan()}
+    logged, why = _recorded(target, model, batch)
     stems = {name.removesuffix("_step").removesuffix("_epoch") for name in in_training}
     beside = sorted(stems - {"loss", *logged})
     if beside and why is None and config.engine != "eager" and not eager_only(model):

@@ -9,6 +9,7 @@ from lightning_fits import ALONE, QUIET, SMALL, ended, engine_of, fit_alone, wei
 from sampling import others_slow
 
 import flfast
+from flfast.state.randomness import seed_torch
 
 
 @pytest.fixture

@@ -186,10 +186,10 @@ def test_by_hand_only_start_and_end_of_local_training_count(name, why):
     model = nn.Sequential(nn.Linear(13, 17), nn.Tanh(), nn.Linear(17, 6))
     algorithm, initial = algorithm_named(name, model), read_weights(model)
     assert refused_by(algorithm, initial) == why
-    check_steps(algorithm, initial, by_hand=False, several=False)
+    check_steps(algorithm, initial, by_hand=False, several=False, state="reset")
     if why is not None:
         with pytest.raises(flfast.ConfigError, match=f"{why}, and the module optimizes by hand"):
-            check_steps(algorithm, initial, by_hand=True, several=True)
+            check_steps(algorithm, initial, by_hand=True, several=True, state="reset")
 
 
 def test_a_wrapper_has_no_objective_of_its_own():
