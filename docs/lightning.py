@@ -57,7 +57,7 @@ def row(name: str) -> tuple[str, str, str]:
 
 def asks(name: str) -> set[str]:
     """What an algorithm asks its task for in two rounds, beside the loss."""
-    asked, inside = set(), []
+    asked, inside = set[str](), list[str]()
 
     def noted(method: str, own: Any, *args: Any, **options: Any) -> Any:
         if not inside:
@@ -70,7 +70,7 @@ def asks(name: str) -> set[str]:
 
     methods = ("__call__", "losses", "logits", "features")
     changed = {m: partial(noted, m, getattr(LocalTask, m)) for m in methods}
-    bound = {
+    bound: Any = {
         m: lambda *args, _fn=fn, **options: _fn(*args, **options) for m, fn in changed.items()
     }
     with patch.multiple(LocalTask, **bound):

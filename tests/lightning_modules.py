@@ -1,5 +1,7 @@
 """LightningModules as their users write them, for inputs of 8 numbers and 3 classes."""
 
+from typing import ClassVar
+
 import lightning as L
 import torch
 import torchmetrics
@@ -179,7 +181,7 @@ class Numbered(Plain):
 class ByRound(Plain):
     """A loss that depends on the round, which it keeps."""
 
-    rounds = []
+    rounds: ClassVar[list[int]] = []
 
     def training_step(self, batch, batch_idx):
         number = flfast.round_number(self)

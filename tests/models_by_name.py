@@ -11,7 +11,9 @@ from flfast.state.randomness import seed_torch
 
 FOLDER = Path(__file__).parents[1] / "conf" / "model"
 FAMILIES = sorted(path.stem for path in FOLDER.glob("family*.yaml"))
-NAMES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - {"custom", "lightning", "unet", *FAMILIES})
+NAMES = sorted(
+    {path.stem for path in FOLDER.glob("*.yaml")} - {"custom", "lightning", "unet", *FAMILIES}
+)
 TOKENS = ("lstm", "transformer", "transformers")
 NUM_TOKENS = 11
 SHAPES = {"cnn1d": (2, 40), "tabular_mlp": (5,), "vgg11": (1, 32, 32), "timm": (3, 32, 32)}

@@ -19,6 +19,7 @@ from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
 from flfast.config.errors import ConfigError, refused
+from flfast.config.implied import user_folders
 from flfast.config.known_words import ours
 from flfast.state.config_keys import flat
 from flfast.state.environment import LEAST, integer
@@ -45,11 +46,15 @@ def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
     """
     overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
     more_config = any(word.startswith(_MORE_CONFIG) for word in arguments)
+    folders = [folder for folder in user_folders(arguments) if folder.resolve() != Path(conf)]
     problems = [problem for word in arguments if (problem := _unknown_flag(word, Path(conf)))]
     problems += [
         problem
         for override in overrides
-        for problem in _problems(override, Path(conf), more_config=more_config)
+        for problem in (
+            *_problems(override, Path(conf), more_config=more_config),
+            *_hidden(override, Path(conf), folders),
+        )
     ]
     if problems:
         raise ConfigError("\n".join(problems))
@@ -111,6 +116,17 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
             yield from _problems_of_choice(text, folder, content, options)
         elif isinstance(content, str) and (error := _interpolation_error(content)):
             yield f"{text}: {error}"
+
+
+def _hidden(text: str, conf: Path, folders: Sequence[Path]) -> Iterator[str]:
+    """That an option of a user's folder has the name of one of flfast's, which would act."""
+    group, _, name = text.partition("=")
+    for path in (folder / group / f"{name}.yaml" for folder in folders):
+        if path.is_file() and (conf / group / path.name).is_file():
+            yield (
+                f"{text}: an option of flfast and {path} have this name; rename your file, as "
+                f"{path.with_stem(f'my_{path.stem}')}"
+            )
 
 
 def _how_to_quote(text: str) -> Iterator[str]:

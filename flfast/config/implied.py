@@ -23,7 +23,7 @@ def implied(words: Sequence[str]) -> list[str]:
     that replaces that of an experiment is not given the experiment's keys that it does not have.
     Who names the column of clients gets these clients, unless a partition is chosen. A model that
     is a LightningModule with a step of its own brings its task and, unless one is chosen, its
-    optimizer.
+    optimizer. Paths of a project in lightning-hydra-template's shape are there for its options.
 
     >>> implied(["rounds=3", "local_steps=5"]), implied(["local_steps=5", "local_epochs=null"])
     (['local_epochs=null'], [])
@@ -44,12 +44,14 @@ def implied(words: Sequence[str]) -> list[str]:
     named = typed.get("data.owner", "null") not in {"null", "auto"}
     clients = ["partition=natural"] if named and "partition" not in chosen_now else []
     left_over = [word for word in _left_over(typed, chosen, recipes) if word not in words]
-    return [*_of_module(words, typed), *clients, *_excluded(typed, chosen_now), *left_over]
+    has_paths = any((folder / "paths/default.yaml").is_file() for folder in user_folders(words))
+    paths = ["+paths=default"] if has_paths and "paths" not in typed else []
+    return [*paths, *_of_module(words, typed), *clients, *_excluded(typed, chosen_now), *left_over]
 
 
 def _of_module(words: Sequence[str], typed: Mapping[str, str]) -> list[str]:
     option, target = typed.get("model", ""), typed.get("model._target_", "")
-    for folder in [] if target else _folders(words):
+    for folder in [] if target else user_folders(words):
         path = folder / "model" / f"{option}.yaml"
         node: Any = OmegaConf.load(path) if path.is_file() else {}
         target = node.get("_target_", target)
@@ -59,7 +61,7 @@ def _of_module(words: Sequence[str], typed: Mapping[str, str]) -> list[str]:
     return found if "optimizer" in typed else [*found, "optimizer=module"]
 
 
-def _folders(words: Sequence[str]) -> Iterator[Path]:
+def user_folders(words: Sequence[str]) -> Iterator[Path]:
     """Folders with a user's own config groups, as the words name them."""
     for place, word in enumerate(words):
         flag, _, value = word.partition("=")

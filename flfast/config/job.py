@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from flfast.config.composition import compose, sources_of, without_hydra
+from flfast.config.composition import CONF, compose, sources_of, without_hydra
 from flfast.config.family_options import fill_members
 from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.state.real_folder import real_folder
@@ -82,7 +82,8 @@ class HydraJob:
         Hydra's resolver would read a global, which ranks and runs from Python do not have.
         """
         config = self._complete(config, words)
-        self._fill(config, OmegaConf.to_container(config, resolve=False))
+        raw = OmegaConf.to_container(config, resolve=False)
+        _put(config, raw, _OF_HYDRA, self.hydra.hydra)
         return config
 
     def _complete(self, config: DictConfig, words: Sequence[str] | None = None) -> DictConfig:
@@ -97,7 +98,21 @@ class HydraJob:
         if is_data_module(config.data) and not chosen:
             config.batch_size = config.data.get("batch_size") or config.batch_size
         fill_members(config, self._model_option)
+        self._put_in(config)
         return config
+
+    def _put_in(self, config: DictConfig) -> None:
+        """Replace groups that only a user's folder has by their values, where these are named."""
+        raw: Any = OmegaConf.to_container(config, resolve=False)
+        own = [name for name in self.choices if name in raw and not Path(CONF, name).is_dir()]
+        if not own:
+            return
+        groups = OmegaConf.create({name: raw[name] for name in own})
+        _put(groups, {name: raw.pop(name) for name in own}, _OF_HYDRA, self.hydra.hydra)
+        with open_dict(config):
+            for name in own:
+                del config[name]
+        _put(config, raw, re.compile(rf"\$\{{((?:{'|'.join(own)})\.[\w.]+)\}}"), groups)
 
     def _model_option(self, name: str) -> DictConfig:
         """The config of an option of `conf/model/`; a HydraException if there is none."""
@@ -139,18 +154,19 @@ class HydraJob:
         yield "overrides", OmegaConf.create(list(self.overrides))
         yield "hydra", OmegaConf.masked_copy(self.hydra, "hydra")  # the last one: `SETTINGS`
 
-    def _fill(self, node: Any, raw: Any) -> None:
-        for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
-            if isinstance(value, (dict, list)):
-                self._fill(node[key], value)
-            elif isinstance(value, str) and _OF_HYDRA.search(value):
-                node[key] = self._filled(value)
 
-    def _filled(self, text: str) -> Any:
-        whole = _OF_HYDRA.fullmatch(text)
-        if whole:
-            return deepcopy(self._value(whole[1]))
-        return _OF_HYDRA.sub(lambda found: str(self._value(found[1])), text)
+def _put(node: Any, raw: Any, named: re.Pattern[str], values: DictConfig) -> None:
+    """Put values where a node names them, whose unresolved content is `raw`; others stay."""
+    for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
+        if isinstance(value, (dict, list)):
+            _put(node[key], value, named, values)
+        elif isinstance(value, str) and named.search(value):
+            node[key] = _filled(value, named, values)
 
-    def _value(self, key: str) -> Any:
-        return OmegaConf.select(self.hydra.hydra, key.strip())
+
+def _filled(text: str, named: re.Pattern[str], values: DictConfig) -> Any:
+    def value(found: re.Match[str]) -> Any:
+        return deepcopy(OmegaConf.select(values, found[1].strip(), default=found[0]))
+
+    whole = named.fullmatch(text)
+    return value(whole) if whole else named.sub(lambda found: str(value(found)), text)

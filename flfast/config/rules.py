@@ -202,8 +202,16 @@ def _cohort_size(config: Config) -> str | None:
     return None
 
 
+def _rate(config: Config) -> str | None:
+    optimizer = config["optimizer"]
+    if optimizer["lr"] != "auto" or optimizer["_target_"].endswith(".ModuleOptimizer"):
+        return None
+    return "optimizer.lr=auto: allowed: a number > 0; auto is that of optimizer=module"
+
+
 RULES: tuple[Rule, ...] = (
     _epochs_or_steps,
+    _rate,
     _split,
     _metrics,
     _init_from,

@@ -133,7 +133,8 @@ def _read(own: CollatedSamples) -> StackedSamples | None:
     batches: list[list[Tensor]] = []
     looks = set()
     for number, part in enumerate(own.parts):
-        whole, start = _whole(part.dataset), own.ends[number] - len(part.dataset)
+        whole = _whole(part.dataset) if part.collate is default_collate else None
+        start = own.ends[number] - len(part.dataset)
         size = len(part.dataset) if whole else _AT_ONCE
         for first in range(start, own.ends[number], size):
             index = range(first, min(first + size, own.ends[number]))

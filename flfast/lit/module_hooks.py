@@ -13,7 +13,7 @@ Table = Mapping[str, frozenset[str]]
 """Names that a user may override, by what becomes of them: of each row below, or why a run does
 not call them. Names in no row are for users to call."""
 
-HONOURED, EAGER_ONLY, ONCE = "both engines", "the eager engine, so auto trains eagerly", "once"
+CALLED = HONOURED, EAGER_ONLY, ONCE = "by both engines", "by the eager engine", "once in a run"
 
 
 def _names(text: str, **hooks: str) -> frozenset[str]:

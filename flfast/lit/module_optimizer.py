@@ -46,6 +46,15 @@ class ModuleOptimizer:
         """Whether the module has several optimizers, or none."""
         return len(self._optimizers) != 1
 
+    @property
+    def sgd(self) -> dict[str, Any]:
+        """Momentum of the module's steps if they are plain SGD's, as in `optimizer=sgd`; or {}."""
+        if self.several or self._scheduled or type(self._optimizers[0]) is not torch.optim.SGD:
+            return {}
+        group, *others = self._optimizers[0].param_groups
+        plain = not (others or group["dampening"] or group["maximize"])
+        return {name: group[name] for name in ("momentum", "nesterov") if plain}
+
     def __call__(self, params: Sequence[nn.Parameter], *, lr: float) -> Optimizer:
         """An optimizer of these parameters.
 
@@ -83,8 +92,7 @@ class ModuleOptimizer:
         for name, p in local.joint.params.items():
             if p.requires_grad:  # as the parameter that it stands beside
                 like = local.params.get(name.rpartition("/")[2])
-                options = _options(groups.get(id(like), optimizer.param_groups[0]))
-                optimizer.add_param_group({"params": [p], **options})
+                groups.get(id(like), optimizer.param_groups[0])["params"].append(p)
         if local.optimizer_state:
             state = place_tree(local.optimizer_state, local.params, local.device)
             load_optimizer_state(optimizer, state, local.trained_by_name)

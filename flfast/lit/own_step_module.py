@@ -16,7 +16,14 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, on_own_rank, overrides, own
+from flfast.lit.user_module import (
+    UserModule,
+    column_of,
+    is_evaluated,
+    on_own_rank,
+    overrides,
+    own,
+)
 from flfast.state.tree import Tree
 from flfast.state.weights import dtype_of_module
 
@@ -59,7 +66,7 @@ class OwnStepModule(LocalModule):
                 yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
             link.local, link.round_idx = None, 0
-            self._log_epochs(self.model.trainer.callback_metrics)
+            self._log_epochs(training_metrics(self.model.trainer))
 
     def on_train_start(self) -> None:
         """See `LocalModule`. A client without validation examples has nothing to monitor."""
@@ -108,8 +115,10 @@ class OwnStepModule(LocalModule):
             self.logged[name] = total + value * num, count + num
 
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
-        """Note what the last epoch logged in hooks, and metric objects."""
+        """Note what the last epoch logged in hooks, and metric objects; not of validation."""
         for name, value in found.items():
+            if is_evaluated(name):
+                continue
             column = column_of(name)
             forked = column.removesuffix("_step").removesuffix("_epoch")
             if not {column, forked} & self.logged.keys():
@@ -133,6 +142,14 @@ class OwnStepModule(LocalModule):
     def trained_by_name(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that the current stage trains, by name."""
         return {name: p for name, p in self.all_params.items() if p.requires_grad}
+
+
+def training_metrics(trainer: L.Trainer) -> dict[str, Tensor]:
+    """What the last epoch logged by name, without its validation."""
+    results = trainer.fit_loop.epoch_loop.val_loop._results  # noqa: SLF001
+    others = {result.meta.name for result in results.values()}
+    others |= {f"{name}_{end}" for name in others for end in ("step", "epoch")}
+    return {n: value for n, value in trainer.callback_metrics.items() if n not in others}
 
 
 def own_steps(module: LocalModule) -> OwnStepModule | None:

@@ -56,8 +56,8 @@ def client_loaders(
     plain = data.data.examples.transform
     val = UserLoader(data.val_dataloader(), lambda b: plain(b, dtype=dtype))
     found.train_dataloader = lambda: train
-    if validates:
-        found.val_dataloader = lambda: val
+    none = L.LightningDataModule().val_dataloader
+    found.val_dataloader = (lambda: val) if validates else none
     return found
 
 

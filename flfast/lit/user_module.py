@@ -162,7 +162,8 @@ def observed(
     link = module.flfast_link
     link.logged, link.silent, link.recorded = logged, silent, recorded
     try:
-        with uncounted(module) if silent else nullcontext():
+        apart = forgotten if link.local is not None and not recorded else uncounted
+        with apart(module) if silent else nullcontext():
             yield
     finally:
         link.logged, link.silent, link.recorded = None, False, False
@@ -193,6 +194,18 @@ def uncounted(module: nn.Module) -> AbstractContextManager[None]:
     """Metric objects within a module count nothing in this context, and are NaN."""
     nan = partial(_nan, next(module.parameters()))
     return _changed_metrics(module, update=nan, forward=nan, compute=nan)
+
+
+@contextmanager
+def forgotten(module: nn.Module) -> Iterator[None]:
+    """Metric objects within a module, perhaps its loss, forget afterwards what they counted."""
+    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    before = [{**vars(part), **part._copy_state_dict()} for part in metrics]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for metric, attributes in zip(metrics, before, strict=True):
+            vars(metric).update(attributes)
 
 
 def on_own_rank(module: nn.Module) -> AbstractContextManager[None]:
@@ -249,7 +262,7 @@ def steps_itself(kind: type) -> bool:
     return issubclass(kind, base) and kind.training_step is not base.training_step
 
 
-_STAGES = re.compile(r"(train|val|valid|validation|test)[/_](?=.)")
+_STAGES = re.compile(r"(train|(val|valid|validation|test))[/_](?=.)")
 
 
 def column_of(name: str) -> str:
@@ -265,6 +278,16 @@ def _check_loss(loss: Tensor) -> None:
     if loss.numel() != 1 or not loss.requires_grad:
         what = f"of shape {[*loss.shape]}" if loss.requires_grad else "without a gradient"
         raise TypeError(f"training_step returns a loss {what}; allowed: one number to minimise")
+
+
+def is_evaluated(name: str) -> bool:
+    """Whether a logged name says that it is of validation or tests.
+
+    >>> is_evaluated("val_loss"), is_evaluated("train/loss"), is_evaluated("value")
+    (True, False, False)
+    """
+    found = _STAGES.match(name)
+    return found is not None and found[2] is not None
 
 
 def loss_of(outputs: Any) -> Tensor | None:

@@ -4,6 +4,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -25,6 +26,7 @@ from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
+from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.own_step_module import OwnStepModule
 from flfast.lit.trainers import dtype_of_precision
 from flfast.lit.user_module import UserModule
@@ -168,6 +170,11 @@ def _of_model(
     model, initial, adapted, misfit = start
     if config.recompute is not None:
         recompute(model, config.recompute)
+    trial, kind, task_type = None, LocalModule, data.examples.task_type
+    if isinstance(model, UserModule):
+        trial = try_module(config.model["_target_"], model, data, config)
+        kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+        config = _with_momentum(config, trial.optimizer)
     num_clients = data.num_clients
     algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
     if misfit is not None and not algorithm.slices:
@@ -182,10 +189,7 @@ def _of_model(
     capabilities = object_capabilities(config, data, algorithm, selected, privacy, initial)
     check_composed(config, capabilities)
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
-    trial, kind, task_type = None, LocalModule, data.examples.task_type
-    if isinstance(model, UserModule):
-        trial = try_module(config.model["_target_"], model, data, config)
-        kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+    if trial is not None:
         by_hand, several = not model.automatic_optimization, trial.optimizer.several
         state = config.local_optimizer_state
         check_steps(algorithm, initial, by_hand=by_hand, several=several, state=state)
@@ -200,6 +204,15 @@ def _of_model(
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Components(data, module, initial, adapted, privacy, capabilities, topology)
+
+
+def _with_momentum(config: DictConfig, optimizer: ModuleOptimizer) -> DictConfig:
+    """The config with the momentum of a module's own SGD, which algorithms may read."""
+    found = deepcopy(config)
+    if config.optimizer["_target_"].endswith(ModuleOptimizer.__name__):
+        with open_dict(found.optimizer):
+            found.optimizer.update(optimizer.sgd)
+    return found
 
 
 def _on_topology(

@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import lightning as L
 import numpy as np
 from lightning.pytorch.core.hooks import DataHooks
 from lightning.pytorch.utilities import CombinedLoader
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 
 _SAMPLERS = (SequentialSampler, RandomSampler, BatchSampler)
 _ALLOWED = (
-    "allowed: a LightningDataModule, a map-style Dataset, a dict or tuple of equally long tensors "
-    "or arrays, or a list or dict of Datasets, one for each client"
+    "allowed: a LightningDataModule, a DataLoader, a map-style Dataset, a dict or tuple of "
+    "equally long tensors or arrays, or a list or dict of Datasets, one for each client"
 )
 
 
@@ -82,6 +83,8 @@ def read_samples(data: Any, test_data: Any, client: Any, labels: Any) -> Example
     Raises:
         ValueError: naming the argument, the problem, and what is allowed.
     """
+    if isinstance(data, DataLoader):
+        data = _of_loaders(data, test_data)
     if isinstance(data, DataHooks):
         return module_examples("data=", data, client, labels=labels)
     train, clients = _dataset("data=", data)
@@ -95,6 +98,14 @@ def read_samples(data: Any, test_data: Any, client: Any, labels: Any) -> Example
             tests = None
     client, test = client if clients is None else clients, test and SamplePart(test)
     return own_examples(SamplePart(train), test, client=client, test_client=tests, labels=labels)
+
+
+def _of_loaders(train: DataLoader[Any], test: Any) -> L.LightningDataModule:
+    """A DataModule of what `Trainer.fit` and `Trainer.test` get."""
+    found: Any = L.LightningDataModule()
+    found.train_dataloader = lambda: train
+    found.test_dataloader = lambda: test
+    return found
 
 
 def _dataset(where: str, data: Any) -> tuple[Any, list[Any] | None]:

@@ -120,7 +120,8 @@ def run_experiment(
         raise OneRankError(message) from error
     finally:
         end_records(federation.loggers)
-    value = history[-1].get(optimized_metric(phases[0].config, federation.engine.site.module))
+    site = federation.engine.site
+    value = history[-1].get(optimized_metric(phases[0].config, site.module, site.data))
     return None if value is None else float(value)
 
 
@@ -150,7 +151,7 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     return_freed_memory()
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, gather(world, sizes))
-    phases = use_metrics(phases, components.module)
+    phases = use_metrics(phases, components.module, components.data)
     check_direction(phases[0].config, job.hydra)
     decided = previous_decisions(newest, changes, world)
     machinery = on_all_ranks(

@@ -10,15 +10,7 @@ from torch import nn
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.own_steps import refused_by
 from flfast.config.errors import ConfigError
-from flfast.lit.module_hooks import (
-    EAGER_ONLY,
-    HONOURED,
-    MODULE,
-    ONCE,
-    eager_only,
-    overridden,
-    table_of,
-)
+from flfast.lit.module_hooks import CALLED, MODULE, eager_only, overridden, table_of
 from flfast.lit.user_module import UserModule, adopt
 from flfast.setup.callbacks import refusal
 from flfast.setup.model_check import check_initialized, check_module
@@ -29,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 def prepared(where: str, module: L.LightningModule) -> UserModule:
-    """The module, in place, as one that a run can train. It is set up, once.
+    """The module, in place, set up once, as one that a run can train.
 
     Raises:
-        ConfigError: if it overrides what is refused, or cannot be trained as it is.
+        ConfigError: if it cannot be trained as it is.
     """
     name_uncalled(where, module)
     if on_object := sorted(vars(module).keys() & vars(UserModule).keys() - vars(object).keys()):
@@ -95,7 +87,7 @@ def check_types(where: str, module: UserModule, precision: str) -> None:
 def name_uncalled(where: str, module: L.LightningModule | L.LightningDataModule) -> None:
     """Log what a module overrides and no run calls."""
     for why, names in table_of(module).items():
-        if why not in {HONOURED, EAGER_ONLY, ONCE} and (unused := overridden(module, names)):
+        if why not in CALLED and (unused := overridden(module, names)):
             log.info("%s: not called: %s, since %s", where, ", ".join(unused), why)
 
 
@@ -123,11 +115,7 @@ def check_steps(
 
 
 def check_forward_alone(where: str, model: nn.Module) -> None:
-    """Log which hooks of a LightningModule without a `training_step` are not called.
-
-    Raises:
-        ConfigError: if it is a LightningModule of another package.
-    """
+    """Log the hooks of a LightningModule without a `training_step`; refuse another package's."""
     if isinstance(model, L.LightningModule):
         if unused := overridden(model, frozenset().union(*MODULE.values())):
             log.warning("%s: its forward alone is called, not %s", where, ", ".join(unused))

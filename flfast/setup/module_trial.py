@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from collections.abc import Collection
 from copy import deepcopy
 from typing import Any, NamedTuple, cast
 
@@ -12,9 +13,10 @@ from omegaconf import DictConfig
 from flfast.config.errors import ConfigError
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.engines.evaluation.module_steps import measured
+from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_hooks import eager_only
 from flfast.lit.module_optimizer import ModuleOptimizer
+from flfast.lit.own_step_module import training_metrics
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
 from flfast.lit.user_module import (
     Logged,
@@ -22,6 +24,7 @@ from flfast.lit.user_module import (
     UserModule,
     call_step,
     column_of,
+    loss_of,
     observed,
     overrides,
 )
@@ -109,25 +112,22 @@ def try_module(
             dtype, validates = dtype_of_module(copy), overrides(copy, "validation_step")
             loaders = client_loaders(client, deque(), dtype, validates=validates)
             trainer.fit(copy, datamodule=loaders)
-            in_training = ("loss", *map(column_of, trainer.callback_metrics))
+            in_training = ("loss", *map(column_of, training_metrics(trainer)))
         with named("model", target):
             validated, tested = (
                 (*measured(copy, evaluation_batches(data, two, copy), trainer, validation=part),)
                 for part in (True, False)
             )
     optimizer = ModuleOptimizer.of(last.configured, trained)
-    of_module = config.optimizer["_target_"].endswith(f".{ModuleOptimizer.__name__}")
-    if model.automatic_optimization and optimizer.several and of_module:
-        raise ConfigError(
-            f"model={target}: configure_optimizers gives no optimizer; allowed: one, or optimizer="
-        )
+    if model.automatic_optimization and optimizer.several:
+        _check_replaced(target, config)
     names = (in_training, validated, tested)
     if odd := [n for part in names for n in part if n not in printable(n).splitlines()]:
         raise ConfigError(f"model={target}: logs {odd[0]!r}; allowed: names on one line")
     if not validated and not tested:
-        log.warning(
-            "model=%s: has no test_step or validation_step, so nothing is measured", target
-        )
+        step = evaluation_step(model, validation=False)
+        what = f"its {step} logs nothing" if step else "it has no test_step or validation_step"
+        log.warning("model=%s: %s, so nothing is measured", target, what)
     if not model.automatic_optimization:
         return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
@@ -137,18 +137,32 @@ def try_module(
         trial = cast(UserModule, copied.train())
         try:
             with observed(trial, logged, silent=True, recorded=True):
-                call_step(trial, "training_step", batch, UnknownIndex())
+                loss = loss_of(call_step(trial, "training_step", batch, UnknownIndex()))
+            if loss is not None and loss.isnan():
+                why = "the loss is NaN without metric objects, which programs leave out"
         except NotImplementedError as error:
             why = str(error)
     if noticed and why is None:
         why = f"the model {noticed[0]}, which programs do not"
     logged = {name: value for name, value in logged.items() if not value.isnan()}
-    stems = {name.removesuffix("_step").removesuffix("_epoch") for name in in_training}
-    beside = sorted(stems - {"loss", *logged})
-    if beside and why is None and config.engine != "eager" and not eager_only(model):
-        log.info(
-            "model=%s: the fused engine has no columns %s, which are no means of numbers that a "
-            "step logs; engine=eager has",
-            *(target, ", ".join(f"train/{name}" for name in beside)),
-        )
+    if why is None and config.engine != "eager" and not eager_only(model):
+        _name_eager_columns(target, {*in_training}, logged)
     return ModuleTrial(optimizer, names, tuple(logged), last.monitors, why)
+
+
+def _check_replaced(target: str, config: DictConfig) -> None:
+    if config.optimizer["_target_"].endswith(f".{ModuleOptimizer.__name__}"):
+        raise ConfigError(
+            f"model={target}: configure_optimizers gives no optimizer; allowed: one, or optimizer="
+        )
+
+
+def _name_eager_columns(target: str, names: set[str], logged: Collection[str]) -> None:
+    """Log which of the names that local training logs are no columns of the fused engine."""
+    stems = {name.removesuffix("_step").removesuffix("_epoch") for name in names}
+    if missing := sorted(f"train/{name}" for name in stems - {"loss", *logged}):
+        log.info(
+            "model=%s: the fused engine has no columns %s, since they are no means of numbers that "
+            "training_step logs; engine=eager has them",
+            *(target, ", ".join(missing)),
+        )

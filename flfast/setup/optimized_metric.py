@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.config.errors import ConfigError
 from flfast.config.phases import Phase
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.engine import Engine
 from flfast.lit.local_module import LocalModule
 from flfast.tasks.names import ALL_METRICS, falls, headline
@@ -16,24 +17,26 @@ from flfast.tasks.task_type import TaskType
 log = logging.getLogger(__name__)
 
 
-def optimized_metric(config: DictConfig, module: LocalModule) -> str:
+def optimized_metric(config: DictConfig, module: LocalModule, data: FederatedDataModule) -> str:
     """The column whose last value is the result of the run."""
     task_type, found = module.task_type, str(config.optimized_metric)
     if not task_type.metrics and found == "auto":
         return "train/loss"
-    return _column(found, task_type.headline, module.algorithm)
+    return _column(found, task_type.headline, module.algorithm, data)
 
 
-def use_metrics(phases: list[Phase], module: LocalModule) -> list[Phase]:
+def use_metrics(
+    phases: list[Phase], module: LocalModule, data: FederatedDataModule
+) -> list[Phase]:
     """Copies of the phases with columns in place of `auto`."""
     replaced = deepcopy(phases)
     for phase in replaced:
         config = phase.config
-        config.optimized_metric = optimized_metric(config, module)
+        config.optimized_metric = optimized_metric(config, module, data)
         if config.stop.get("metric") == "auto":
             config.stop.metric = config.optimized_metric
         if adapt := config.schedule.adapt:
-            adapt.metric = _column(adapt.metric, "loss", module.algorithm)
+            adapt.metric = _column(adapt.metric, "loss", module.algorithm, data)
     return replaced
 
 
@@ -65,9 +68,10 @@ def check_direction(config: DictConfig, hydra: DictConfig) -> None:
         )
 
 
-def _column(column: str, name: str, algorithm: Algorithm) -> str:
-    """`column`; `auto` is validation of the models that clients would use."""
-    view = "val" if algorithm.personal is None else "personal_val"
+def _column(column: str, name: str, algorithm: Algorithm, data: FederatedDataModule) -> str:
+    """`column`; `auto` is validation of the models that clients would use, if it is theirs."""
+    central = algorithm.evaluate_server and len(data.central_val)
+    view = "val" if algorithm.personal is None or central else "personal_val"
     return f"{view}/{name}" if column == "auto" else column
 
 

@@ -105,7 +105,7 @@ def build_node(
             "model=family: real clients have one architecture so far; allowed in a deployment: "
             "other models"
         )
-    phases = use_metrics(phases, components.module)
+    phases = use_metrics(phases, components.module, components.data)
     machinery = build_machinery(phases, job, components, ALONE, {})
     initial = components.initial
     return Node(machinery.engine, machinery.plans, initial, client_id, folder), components.data

@@ -17,7 +17,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(kind, *words, **objects):
-        torch.manual_seed(0)
+        seed_torch(0, "weights of a user")
         return flfast.run(*SMALL, *QUIET, *words, model=kind(), **objects)
 
     return run
@@ -48,7 +48,7 @@ def test_one_client_and_one_round_are_trainer_fit(run, monkeypatch, kind, option
     words = [f"trainer.{name}={value}" for name, value in options.items()]
     whole = ("engine=eager", "rounds=1", "batch_size=6", *ALONE)
     run(kind, *whole, *words)
-    torch.manual_seed(0)
+    seed_torch(0, "weights of a user")
     expected = kind()
     fit_alone(expected, options)
     last = found[-1].done.weights
@@ -136,7 +136,7 @@ def test_ranks_do_not_wait_for_each_others_metrics(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = []
     for num in (1, 2):
-        torch.manual_seed(0)
+        seed_torch(0, "weights of a user")
         words = (*SMALL, f"trainer.devices={num}", "engine=eager")
         found.append(flfast.run(*words, model=modules.Measured(), folder=f"on-{num}"))
     columns = ["train/loss", "global/acc", "local/acc", "val/loss"]

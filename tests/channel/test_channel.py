@@ -167,7 +167,7 @@ def test_the_two_sides_make_what_the_simulator_makes_without_attackers_and_fault
     arrival = ServerSide(algorithm, channel)(sender, answer.sent)
     torch.testing.assert_close(arrival.upload, expected.upload, rtol=0, atol=0)
     assert arrival[:3] == expected[:3]
-    assert answer.sent[2:] == (5.0, 5, 2, 10, 20.0, True, True)
+    assert answer.sent[2:] == (5.0, 5, 2, 10, 20.0, True, True, {})
     is_encoded = [leaf.is_meta for leaf in leaves(answer.sent.upload)]
     assert is_encoded == [name == "topk"] * 3 + [False]
     kept = [float(leaf.abs().sum()) > 0 for leaf in leaves(answer.residual)]

@@ -114,7 +114,9 @@ def test_every_file_of_a_mirrored_package_has_its_config(root):
     contracts = {"none", "never", "full", "mean"}  # a constant, in the file of the contract
     for group, package in mirrored.items():
         for path in (root / "conf" / group).glob("*.yaml"):
-            if path.stem in {"custom", "lightning"} or path.stem.startswith("family_"):  # settings of `family`
+            if path.stem in {"custom", "lightning"} or path.stem.startswith(
+                "family_"
+            ):  # settings of `family`
                 continue
             module = OmegaConf.load(path)["_target_"].rpartition(".")[0]
             own = f"flfast.{package.replace('/', '.')}.{path.stem}"

@@ -21,7 +21,8 @@ WORDS = (
     "split.val=0.3",
 )
 WORDS = (*WORDS, "local_epochs=1", "trainer.devices=1", "callbacks=files", "~callbacks.curves")
-WORDS = (*WORDS, "checkpoint.every=1", "stop=plateau", "optimized_metric=val/f 1.x/y")
+WORDS = (*WORDS, "checkpoint.every=1", "stop=plateau")
+OWN = ("optimized_metric=val/f 1.x/y",)
 KEPT = {"train/kl", "train/loss", "train/samples_per_s"}
 
 
@@ -54,6 +55,7 @@ def run(tmp_path_factory):
 
     def run(name, *words):
         seed_torch(0, "initial weights")
+        words = words if any(word.startswith("optimized") for word in words) else (*OWN, *words)
         return flfast.run(*WORDS, *words, model=Module(), folder=root / name).folder
 
     return run
@@ -98,3 +100,26 @@ def test_a_name_of_two_lines_is_refused(run, monkeypatch):
     monkeypatch.setattr(Module, "test_step", log_two_lines)
     with pytest.raises(flfast.ConfigError, match=r"logs 'a\\nb'; allowed: names on one line"):
         run("refused")
+
+
+def test_validation_within_local_training_is_not_its_loss(run, monkeypatch):
+    def log_constants(self, _):
+        self.log("val/loss", 77.0)
+        self.log("val/acc", 77.0, on_step=True, on_epoch=True)
+
+    def watch_validation(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        rates = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": rates, "monitor": "val/loss"},
+        }
+
+    monkeypatch.setattr(Module, "validation_step", log_constants)
+    monkeypatch.setattr(Module, "configure_optimizers", watch_validation)
+    row = read_history(run("watched", "optimized_metric=val/acc") / "metrics.csv")[-1]
+    assert float(row["val/loss"]) == float(row["val/acc"]) == 77.0
+    assert "train/acc" not in row
+    assert 0 < float(row["train/loss"]) < 10
+    with pytest.raises(flfast.ConfigError, match="train/acc: task=module measures loss, kl"):
+        run("other", "optimized_metric=train/acc")

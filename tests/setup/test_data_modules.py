@@ -239,7 +239,10 @@ class Broken(Dataset):
             "data=: client b has no sample; allowed: one or more",
         ),
         (Subset(DATA, []), "a Dataset has no sample; allowed: one or more"),
-        (Stream(), "data= is a Stream; allowed: a LightningDataModule, a map-style Dataset"),
+        (
+            Stream(),
+            "data= is a Stream; allowed: a LightningDataModule, a DataLoader, a map-style Dataset",
+        ),
         (3, "data= is a int; allowed: a LightningDataModule"),
     ],
 )

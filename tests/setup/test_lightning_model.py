@@ -8,13 +8,19 @@ import pytest
 import torch
 from composing import FILES
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
 from torch import nn
 
 import flfast
 from docs.watched_rounds import named as algorithm_named
 from flfast.algorithms.contract.own_steps import refused_by
 from flfast.algorithms.kit.keep_local import keep_local
-from flfast.setup.lightning_model import check_forward_alone, check_steps, prepared
+from flfast.setup.lightning_model import (
+    check_forward_alone,
+    check_steps,
+    hooks_in_steps,
+    prepared,
+)
 from flfast.state.weights import read_weights
 
 
@@ -76,7 +82,7 @@ def test_what_is_not_called_is_named_with_the_reason(caplog):
     )
     prepared("model=x", with_methods(**{n: lambda self, *_: self.net for n in methods}))
     said = caplog.text
-    assert "not called: prepare_data, train_dataloader, since the examples are those of data=" in said
+    assert "not called: prepare_data, train_dataloader, since the examples are those" in said
     assert "not called: on_predict_end, since predict_step alone predicts" in said
     assert "teardown" in said
     assert "on_test_model_eval" in said
@@ -102,6 +108,31 @@ def test_what_is_not_called_is_named_with_the_reason(caplog):
 def test_what_cannot_be_trained_is_refused(methods, message):
     with pytest.raises(flfast.ConfigError, match=message):
         prepared("model=x", with_methods(**methods))
+
+
+def test_a_module_with_loaders_is_its_own_data(quick):
+    run = quick("partition=iid", "partition.num_clients=4", folder="run", model=BoringModel())
+    assert run.history["train/loss"].iloc[-1] > 0
+    other = ("data=synthetic", "data.shape=[32]", "partition=iid")
+    with pytest.raises(flfast.ConfigError, match="linear"):  # whose batches are pairs
+        quick(*other, folder="other", model=BoringModel())
+
+
+def test_hooks_of_a_datamodule_are_named(caplog):
+    class Data(L.LightningDataModule):
+        def on_before_batch_transfer(self, batch, dataloader_idx):
+            return batch
+
+        def state_dict(self):
+            return {"seen": 3}
+
+    caplog.set_level(logging.INFO)
+    module = prepared("model=x", with_methods(on_fit_end=lambda self: self.net))
+    assert hooks_in_steps(module, Data()) == (
+        "the module has its own on_fit_end",
+        "the DataModule has its own on_before_batch_transfer",
+    )
+    assert "data=Data: not called: state_dict" in caplog.text
 
 
 def test_torch_compile_is_left_out_and_named(caplog):
@@ -133,7 +164,9 @@ def test_a_module_without_a_step_is_the_network_in_it(quick, caplog):
 
 
 def test_hooks_of_a_module_without_a_step_are_named(caplog):
-    lit = with_methods(Net, validation_step=lambda self, *_: self.net, on_fit_start=lambda self: self.net)
+    lit = with_methods(
+        Net, validation_step=lambda self, *_: self.net, on_fit_start=lambda self: self.net
+    )
     check_forward_alone("model=x", lit)
     assert "its forward alone is called, not on_fit_start, validation_step" in caplog.text
 

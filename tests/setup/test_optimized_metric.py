@@ -81,7 +81,8 @@ def test_what_a_module_logs_somewhere_decides_there_alone(caplog):
 
 
 def test_a_modules_validation_says_what_auto_is():
-    module = SimpleNamespace(algorithm=SimpleNamespace(personal=None))
+    module = SimpleNamespace(algorithm=SimpleNamespace(personal=None, evaluate_server=True))
+    data = SimpleNamespace(central_val=())
     config = OmegaConf.create({"optimized_metric": "auto"})
     for logged, column in {
         LOGGED: "val/loss",
@@ -91,4 +92,4 @@ def test_a_modules_validation_says_what_auto_is():
         (("loss",), (), ()): "train/loss",
     }.items():
         module.task_type = replace(MODULE, logged=logged)
-        assert optimized_metric(config, module) == column
+        assert optimized_metric(config, module, data) == column

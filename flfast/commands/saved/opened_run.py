@@ -89,7 +89,7 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     data, module = components.data, components.module
     own = _check_models(module.algorithm, saved, personal=personal)
     _warn_of_other_data(saved, data)
-    phases = use_lr(use_metrics(saved.phases, module), module)
+    phases = use_lr(use_metrics(saved.phases, module, data), module)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
     trainers = Trainers(module, make_trainer)
     site = Site(module, data, trainers, ClientStates(), ALONE, adapted=components.adapted)

@@ -128,7 +128,7 @@ class LocalStep:
             counted = self.task_type.num_counted(batch["targets"], batch["weights"])
             num = torch.as_tensor(counted).to(num.dtype)
         state["loss"].addcmul_(loss.detach(), num)
-        for name, total in state["logged"].items():
+        for name, total in state.get("logged", {}).items():
             total.addcmul_(logged_of(task)[name].to(total.dtype), num)
         self._with_gradient = list(by_name)
         return by_name
