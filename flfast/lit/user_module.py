@@ -274,6 +274,12 @@ def column_of(name: str) -> str:
     return _STAGES.sub("", name, count=1) if _STAGES.match(name) else name
 
 
+def _check_loss(loss: Tensor) -> None:
+    if loss.numel() != 1 or not loss.requires_grad:
+        what = f"of shape {[*loss.shape]}" if loss.requires_grad else "without a gradient"
+        raise TypeError(f"training_step returns a loss {what}; allowed: one number to minimise")
+
+
 def is_evaluated(name: str) -> bool:
     """Whether a logged name says that it is of validation or tests.
 
@@ -282,12 +288,6 @@ def is_evaluated(name: str) -> bool:
     """
     found = _STAGES.match(name)
     return found is not None and found[2] is not None
-
-
-def _check_loss(loss: Tensor) -> None:
-    if loss.numel() != 1 or not loss.requires_grad:
-        what = f"of shape {[*loss.shape]}" if loss.requires_grad else "without a gradient"
-        raise TypeError(f"training_step returns a loss {what}; allowed: one number to minimise")
 
 
 def loss_of(outputs: Any) -> Tensor | None:

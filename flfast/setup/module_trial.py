@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from typing import Any, NamedTuple, cast
 
@@ -137,11 +138,7 @@ def try_module(
                 for part in (True, False)
             )
     optimizer = ModuleOptimizer.of(last.configured, trained)
-    of_module = config.optimizer["_target_"].endswith(f".{ModuleOptimizer.__name__}")
-    if model.automatic_optimization and optimizer.several and of_module:
-        raise ConfigError(
-            f"model={target}: configure_optimizers gives no optimizer; allowed: one, or optimizer="
-        )
+    _check_optimizer(target, model, optimizer, config)
     names = (in_training, validated, tested)
     if odd := [n for part in names for n in part if n not in printable(n).splitlines()]:
         raise ConfigError(f"model={target}: logs {odd[0]!r}; allowed: names on one line")
@@ -153,12 +150,24 @@ def try_module(
         return ModuleTrial(optimizer, names, (), last.monitors, "the module optimizes by hand")
     batch = next(iter(client_loaders(few, deque(), dtype_of_module(model)).train_dataloader()))
     logged, why = _recorded(target, model, batch)
-    stems = {name.removesuffix("_step").removesuffix("_epoch") for name in in_training}
-    beside = sorted(stems - {"loss", *logged})
-    if beside and why is None and config.engine != "eager" and not eager_only(model):
-        log.info(
-            "model=%s: the fused engine has no columns %s, which are no means of numbers that a "
-            "step logs; engine=eager has",
-            *(target, ", ".join(f"train/{name}" for name in beside)),
-        )
+    if why is None and config.engine != "eager" and not eager_only(model):
+        _name_eager_columns(target, in_training, logged)
     return ModuleTrial(optimizer, names, tuple(logged), last.monitors, why)
+
+
+def _check_optimizer(
+    target: str, model: UserModule, optimizer: ModuleOptimizer, config: DictConfig
+) -> None:
+    is_used = config.optimizer["_target_"].endswith(f".{ModuleOptimizer.__name__}")
+    if model.automatic_optimization and optimizer.several and is_used:
+        raise ConfigError(
+            f"model={target}: configure_optimizers gives no optimizer; allowed: one, or optimizer="
+        )
+
+
+def _name_eager_columns(target: str, names: Iterable[str], logged: Collection[str]) -> None:
+    """Log which of the names that local training logs are no columns of the fused engine."""
+    stems = {name.removesuffix("_step").removesuffix("_epoch") for name in names}
+    if missing := sorted(f"train/{name}" for name in stems - {"loss", *logged}):
+        what = "only engine=eager has the columns %s: these are no means of what a step logs"
+        log.info(f"model=%s: {what}", target, ", ".join(missing))

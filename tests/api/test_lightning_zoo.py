@@ -52,7 +52,7 @@ EAGER = {
     "TemplateMetrics": "on_train_start",
     "WrappedMetric": "on_train_epoch_end",
     "ComputedAtTheEnd": "on_train_epoch_end",
-    "MetricInLoss": OTHER_END,
+    "MetricInLoss": "NaN without metric objects",
     "ByLogger": "batch_idx",
     "ReturnsDict": "on_train_batch_end",
     "ReturnsNothing": "batch_idx",
