@@ -695,6 +695,7 @@ class TemplateMetrics(Plain):
         loss = self.loss(batch)
         self.train_loss(loss)
         self.log("train/mean", self.train_loss, on_step=False, on_epoch=True, prog_bar=True)
+        self.log("train/synced", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch, batch_idx):

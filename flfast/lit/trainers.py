@@ -68,6 +68,8 @@ class ReusedTrainer:
         # takes part in.
         connector = self.trainer._signal_connector  # noqa: SLF001 - Lightning has no option for it
         connector.register_signal_handlers = lambda: None
+        # Data are ready. Lightning would make all ranks wait here, which fit unequally often.
+        self.trainer._data_connector.prepare_data = lambda: None  # noqa: SLF001 - likewise
         # The state of callbacks, such as the patience of EarlyStopping, must not outlive a fit.
         self._callback_states = [
             (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks

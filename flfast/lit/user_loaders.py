@@ -50,7 +50,6 @@ def client_loaders(
     own: Any = data.data.examples.datamodule
     found: Any = L.LightningDataModule() if own is None else copy(own)
     if own is not None:  # which were called once, when the run read the data
-        found.prepare_data = lambda: None
         found.setup = found.teardown = lambda stage=None: None
     train = UserLoader(data.train_dataloader(), lambda b: data.augmented(b, dtype=dtype), facts)
     plain = data.data.examples.transform

@@ -114,7 +114,8 @@ class UserModule(L.LightningModule):
         ):
             link.logged.setdefault(column_of(name), value.detach())
         if not link.silent:
-            super().log(name, value, *args, **options)
+            # Ranks have different clients, and do not wait for each other's numbers.
+            super().log(name, value, *args, **{**options, "sync_dist": False})
 
     @property
     def trainer(self) -> Any:

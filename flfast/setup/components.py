@@ -307,4 +307,7 @@ def quiet_lightning() -> None:
     # Local training validates only where asked.
     warnings.filterwarnings("ignore", message="You defined a `validation_step` but have no")
     # Ranks need no srun: this is said wherever SLURM is installed.
+    # Ranks have different clients, of which some have no validation examples.
+    warnings.filterwarnings("ignore", message="It is recommended to use `self.log")
+    warnings.filterwarnings("ignore", message="Total length of `UserLoader`")
     warnings.filterwarnings("ignore", message="The `srun` command is available")

@@ -150,3 +150,13 @@ def test_batches(run, name):
     for key, value in weights(found["eager"]).items():
         assert torch.allclose(value, weights(found["auto"])[key], rtol=1e-4, atol=1e-5), key
     assert found["auto"].history["global/loss"].notna().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TemplateMetrics", "Adversarial", "AveragedCopy"])
+def test_ranks_train_their_own_clients(run, name):
+    """3 clients on 2 ranks: nothing of a fit waits for another rank, also not `sync_dist`."""
+    words = ("engine=eager", "trainer.devices=2")
+    one, two = run(zoo.ZOO[name], "engine=eager"), run(zoo.ZOO[name], *words)
+    for key, value in weights(one).items():
+        assert torch.allclose(value, weights(two)[key], rtol=1e-5, atol=1e-6), key
