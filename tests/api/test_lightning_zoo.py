@@ -87,12 +87,7 @@ EAGER = {
 RUNS = [name for name in zoo.ZOO if name not in REFUSED]
 FUSED = [name for name in RUNS if name not in EAGER]
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.training_step. returned .None."),
-    pytest.mark.filterwarnings("ignore:.*configure_optimizers"),
-    pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad"),
-    pytest.mark.filterwarnings("ignore:You have overridden `transfer_batch_to_device`"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning warns of some
 
 
 @pytest.fixture
