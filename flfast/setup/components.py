@@ -306,8 +306,8 @@ def quiet_lightning() -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
     # Local training validates only where asked.
     warnings.filterwarnings("ignore", message="You defined a `validation_step` but have no")
-    # Ranks need no srun: this is said wherever SLURM is installed.
     # Ranks have different clients, of which some have no validation examples.
     warnings.filterwarnings("ignore", message="It is recommended to use `self.log")
     warnings.filterwarnings("ignore", message="Total length of `UserLoader`")
+    # Ranks need no srun: this is said wherever SLURM is installed.
     warnings.filterwarnings("ignore", message="The `srun` command is available")
