@@ -95,7 +95,8 @@ class HydraJob:
         self.own.put_into(config)
         typed = self.overrides if words is None else words
         chosen = any(word.startswith(("batch_size=", "experiment=")) for word in typed)
-        if is_data_module(config.data) and not chosen:
+        data = config.get("data")  # a part of a config may lack it
+        if data is not None and is_data_module(data) and not chosen:
             config.batch_size = config.data.get("batch_size") or config.batch_size
         fill_members(config, self._model_option)
         self._put_in(config)

@@ -57,7 +57,7 @@ def test_one_client_and_one_round_are_trainer_fit(run, monkeypatch, kind, option
         assert torch.equal(value, last["params"][name]), name
 
 
-ALGORITHMS = ["fedavg", "scaffold", "ditto", "fedprox", "fedsam", "fedrep", "feddyn", "per_fedavg"]
+ALGORITHMS = ["fedavg", "scaffold", "ditto", "fedprox", "fedsam", "feddyn", "per_fedavg"]
 CASES = [(name, engine) for name in ALGORITHMS for engine in ("eager", "fused")]
 
 

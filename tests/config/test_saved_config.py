@@ -263,7 +263,7 @@ def test_every_option_of_flfast_may_be_opened_as_it_was_checked(group, first, tm
     (tmp_path / ".hydra").mkdir()
     for path in sorted((Path(CONF) / group).glob("*.yaml"))[first::6]:
         raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        if path.stem == "custom":
+        if path.stem in {"custom", "lightning"}:  # which name what is a user's
             continue
         config = composed(f"{group}={path.stem}")
         OmegaConf.set_struct(config, value=False)
@@ -286,7 +286,10 @@ OUTWARD = {"cache": "/elsewhere", "cache_dir": "/elsewhere", "download": True}
 
 
 @pytest.mark.parametrize(
-    "option", rotating(sorted(path.stem for path in Path(CONF, "data").iterdir()), every=5)
+    "option",
+    rotating(
+        sorted({path.stem for path in Path(CONF, "data").iterdir()} - {"lightning"}), every=5
+    ),
 )
 def test_data_of_a_saved_run_neither_write_nor_download(option, folder):
     overrides = [] if option == "leaf" else [f"data={option}"]

@@ -117,6 +117,7 @@ COMMANDS = {
     for words in trainings(path.read_text(encoding="utf-8"))
     if not {"--config-dir", "--help"} & set(words)
     and not any(word.startswith("hparams_search") for word in words)  # tests/sweeps: needs Optuna
+    and not any("my_project." in word for word in words)  # is a user's
 }
 
 
