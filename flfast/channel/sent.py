@@ -1,7 +1,6 @@
 """A client's local result, which stays with it, and `Sent`: all of it that reaches the server."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from flfast.algorithms.contract import Context, Finished
@@ -25,7 +24,7 @@ class LocalResult(NamedTuple):
     done: Finished
     num_seen: int
     loss_sum: float
-    logged: Mapping[str, float] = MappingProxyType({})
+    logged: Mapping[str, float] = {}
 
 
 class Sender(NamedTuple):
@@ -73,7 +72,7 @@ class Sent(NamedTuple):
     loss_sum: float
     is_clipped: bool = False
     is_finite: bool = True
-    logged: Mapping[str, float] = MappingProxyType({})
+    logged: Mapping[str, float] = {}
 
     @property
     def num_bytes(self) -> int:

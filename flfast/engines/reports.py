@@ -1,7 +1,6 @@
 """The reports of a round: one per client, and the mean of the uploads."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from flfast.algorithms.contract import Uploads
@@ -34,7 +33,7 @@ class ClientReport(NamedTuple):
     status: Status = "trained"
     reason: str = ""
     seconds: float = 0.0
-    logged: Mapping[str, float] = MappingProxyType({})
+    logged: Mapping[str, float] = {}
 
     @property
     def rejected(self) -> bool:
