@@ -27,7 +27,7 @@ from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.module_optimizer import ModuleOptimizer
-from flfast.setup.data_modules import module_examples
+from flfast.setup.data_modules import module_examples, read_forms
 from flfast.setup.preload import data_source, given_task
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
@@ -119,8 +119,8 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
             found = call_with(chosen, seed=seed, task=task)
             if isinstance(found, DataHooks):
                 client, labels = (config.data.get(name) for name in ("owner", "labels"))
-                named_by = {"labels": labels, "keys": ("data.owner", "data.labels")}
-                found = module_examples(f"data={target}", found, client, **named_by)
+                own_data = read_forms(found, None, client, samples=True, where=f"data={target}")
+                found = module_examples(own_data, labels, keys=("data.owner", "data.labels"))
         allowed = "an Examples of flfast, or a LightningDataModule"
         return of_kind(found, Examples, f"data={target}", allowed=allowed)
 

@@ -149,10 +149,6 @@ def test_a_data_frame_has_its_own_task():
         ),
         ({"data": (X, Y), "labels": [0, 1]}, "labels=a list: 2 values for 60 samples"),
         ({"data": (X, Y[:3])}, "data=: Size mismatch"),
-        (
-            {"data": (X, Y), "task": "classification", "labels": 1},
-            "labels= with data= of type tuple; allowed: test_data=, target=",
-        ),
         ({"data": None, "labels": 1}, "labels= needs data="),
         ({"data": [DATA, DATA], "client": 1}, "client= with Datasets of clients"),
         ({"data": Data(size=0)}, "data=Data: .*ValueError|a Dataset has no sample"),

@@ -321,9 +321,12 @@ def test_labels_are_found_where_they_are(dataset, labels):
         ({"client": "where"}, "client=where: allowed: an attribute of the Dataset"),
         ({"client": "where"}, "which has "),
         ({"labels": ["a"]}, "labels=a list: 1 values for 5 samples; allowed: one for each"),
-        ({"client": ["a", None, "a", "a", "a"]}, "client=a list: 1 of 10 values are missing"),
+        ({"client": ["a", None, "a", "a", "a"]}, "client=a list: 1 of 5 values are missing"),
         ({"labels": ["a", None, "a", "a", "a"]}, "labels=a list: 1 of 5 values are missing"),
-        ({"client": NAMES, "test_client": [*"aaaad"]}, "d has samples for tests only"),
+        (
+            {"client": NAMES, "test_client": [*"aaaad"]},
+            "test_data=: client d has no examples",
+        ),
     ],
 )
 def test_what_is_not_there_is_said(options, said):
