@@ -16,13 +16,16 @@ from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.own_samples import (
     ClientNames,
+    OwnData,
     client_names,
+    own_examples,
     padded_labels,
     roles,
     sample_labels,
 )
+from flfast.datamodules.samples import SamplePart
 from flfast.datamodules.transforms import BatchTransform
-from flfast.setup.data_modules import OwnData, module_examples, read_forms
+from flfast.setup.data_modules import read_forms
 from flfast.setup.user_code import named
 from flfast.tasks.names import TaskName
 
@@ -65,7 +68,7 @@ def read_data(
             return _of_frames(data, test_data, target, client, task)
         found = read_forms(data, test_data, client, samples=task == "module")
         if task == "module":
-            return module_examples(found, labels)
+            return own_examples(found, labels)
         return _of_pairs(found, labels, task)
 
 
@@ -99,24 +102,24 @@ def _of_frames(
 
 def _of_pairs(data: OwnData, labels: Any, task: TaskName) -> Examples:
     """The examples of pairs (input, target), for a model that is no LightningModule."""
-    given = {"data": data.train, "test_data": data.test}
-    if any(part.collate is not default_collate for part in given.values() if part is not None):
+    given = [part for part in (data.train, data.test) if part is not None]
+    if any(part.collate is not default_collate for part in given):
         raise ConfigError("data= has a collate_fn; allowed: model= a LightningModule")
     if data.val is not None:
         log.warning("data=: only a LightningModule uses val_dataloader; split.val is used")
-    parts = [
-        read_pairs(key, part.dataset, task) for key, part in given.items() if part is not None
-    ]
-    samples = [*(part.samples for part in parts), None][:2]
-    names = client_names("client", data.clients, data.test_clients, *samples)
-    if any(part.clients is not None for part in parts):
-        if data.clients is not None:
-            raise ConfigError("client= with clients in data=; allowed: one of the two")
-        names = ClientNames(names.where, *(part.clients for part in parts))
+    keys = ("data", "test_data")
+    parts = [read_pairs(key, one.dataset, task) for key, one in zip(keys, given, strict=False)]
+    names = ClientNames("data=: the clients", *(part.clients for part in parts))
+    train, *tests = (SamplePart(part.samples) for part in parts)
+    samples = data._replace(train=train, test=tests[0] if tests else None)
+    if data.clients is not None:
+        if names.train is not None:
+            raise ConfigError("client= and clients in data=; allowed: one of the two")
+        names = client_names("client", samples)
     made = replace(_examples(parts, names, task), batch_size=data.batch_size)
     if labels is None:
         return made
-    found, _ = sample_labels("labels", labels, parts[0].samples)
+    found, _ = sample_labels("labels", labels, train.dataset)
     return replace(made, labels=padded_labels(found, len(made.targets)))
 
 

@@ -41,37 +41,48 @@ def padded_labels(labels: np.ndarray | None, num: int) -> Tensor | None:
     return None if labels is None else F.pad(torch.from_numpy(labels), (0, num - len(labels)))
 
 
-def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
-    train: SamplePart,
-    test: SamplePart | None = None,
-    val: SamplePart | None = None,
-    *,
-    client: Any = None,
-    test_client: Any = None,
-    labels: Any = None,
-    keys: tuple[str, str] = ("client", "labels"),
+class OwnData(NamedTuple):
+    """The Datasets that a user's data are, in whatever form they came.
+
+    Attributes:
+        train: samples for training.
+        test: samples for tests, if there are any.
+        val: samples for validation, likewise.
+        clients: client of each sample for training; see `values_of`. None: there are none.
+        test_clients: likewise of each one for tests; None: these are a central test set.
+        batch_size: that of the loader for training; None without loaders.
+        datamodule: the LightningDataModule, whose hooks change batches.
+    """
+
+    train: SamplePart
+    test: SamplePart | None = None
+    val: SamplePart | None = None
+    clients: Any = None
+    test_clients: Any = None
+    batch_size: int | None = None
+    datamodule: Any = None
+
+
+def own_examples(
+    data: OwnData, labels: Any = None, keys: tuple[str, str] = ("client", "labels")
 ) -> Examples:
     """Examples of a user's Datasets: those for training, then for tests, then for validation.
 
     Args:
-        train: for training.
-        test: the central test set, unless `test_client` says whose samples they are.
-        val: the central validation set.
-        client: client of each training sample; see `values_of`.
-        test_client: likewise of each test sample; see `client_names`.
-        labels: label of each training sample. By default the integers that the Dataset calls
-            `targets` or `labels`, or that are the last part of each sample; else there are none.
-        keys: names of the settings `client` and `labels`, for errors.
+        data: the Datasets, and whose their samples are.
+        labels: label of each training sample; see `values_of`. By default the integers that the
+            Dataset calls `targets` or `labels`, or that are the last part of each sample; else
+            there are none.
+        keys: names of the settings of clients and labels, for errors.
 
     Raises:
         ValueError: if there is no sample, or clients or labels are not there.
     """
-    parts = [part for part in (train, test, val) if part is not None]
+    parts = [part for part in data[:3] if part is not None]
     if not all(len(part.dataset) for part in parts):
         raise ValueError("a Dataset has no sample; allowed: one or more")
-    sizes = [len(part.dataset) if part else 0 for part in (train, test, val)]
-    datasets = train.dataset, test and test.dataset
-    known, class_names = sample_labels(keys[1], labels, train.dataset)
+    sizes = [len(part.dataset) if part else 0 for part in data[:3]]
+    known, class_names = sample_labels(keys[1], labels, data.train.dataset)
     found = padded_labels(known, sum(sizes))
     targets = torch.zeros(sum(sizes), dtype=torch.int64) if found is None else found
     return Examples(
@@ -82,7 +93,9 @@ def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
         task="module",
         labels=found,
         class_names=class_names,
-        **roles(sizes, client_names(keys[0], client, test_client, *datasets)),
+        batch_size=data.batch_size,
+        datamodule=data.datamodule,
+        **roles(sizes, client_names(keys[0], data)),
     )
 
 
@@ -100,28 +113,27 @@ class ClientNames(NamedTuple):
     test: np.ndarray | None = None
 
 
-def client_names(key: str, client: Any, test_client: Any, train: Any, test: Any) -> ClientNames:
-    """The clients of the samples of Datasets for training and tests.
-
-    Samples for tests may lack the attribute or key of `test_client`. They are then central.
+def client_names(key: str, data: OwnData) -> ClientNames:
+    """The clients of a user's samples. Those for tests may lack their attribute or key.
 
     Raises:
         ValueError: as `values_of`.
     """
-    if client is None and test_client is None:
+    client, tests = data.clients, data.test_clients
+    if client is None and tests is None:
         return ClientNames()
-    names = None if client is None else values_of(key, client, train)
-    tests = None
-    if test is not None and test_client is not None and _says(key, test_client, test):
-        tests = values_of(key, test_client, test)
-    return ClientNames(f"{key}={_shown(client)}", names, tests)
+    if tests is not None and not _says(key, tests, data.test):
+        tests = None
+    parts = ((client, data.train), (tests, data.test))
+    names = [None if who is None else values_of(key, who, part.dataset) for who, part in parts]
+    return ClientNames(f"{key}={_shown(client)}", *names)
 
 
 def _says(key: str, given: Any, test: Any) -> bool:
     """Whether the first sample for tests has what `given` names; names themselves are there."""
     if isinstance(given, (str, int)) or callable(given):
         try:
-            values_of(key, given, Subset(test, [0]))
+            values_of(key, given, Subset(test.dataset, [0]))
         except ValueError:
             return False
     return True

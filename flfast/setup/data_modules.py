@@ -3,8 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -23,8 +22,7 @@ from torch.utils.data import (
     StackDataset,
 )
 
-from flfast.datamodules.examples import Examples
-from flfast.datamodules.own_samples import own_examples
+from flfast.datamodules.own_samples import OwnData
 from flfast.datamodules.samples import SamplePart
 from flfast.state.environment import integer
 
@@ -37,30 +35,10 @@ _ALLOWED = (
 )
 
 
-class OwnData(NamedTuple):
-    """The Datasets that a user's data are, in whatever form they came.
-
-    Attributes:
-        train: samples for training.
-        test: samples for tests, if there are any.
-        val: samples for validation, likewise.
-        batch_size: that of the loader for training; None without loaders.
-        clients: client of each sample for training; see `values_of`.
-        test_clients: likewise of each one for tests; None: these are a central test set.
-        datamodule: the LightningDataModule, whose hooks change batches.
-    """
-
-    train: SamplePart
-    test: SamplePart | None = None
-    val: SamplePart | None = None
-    batch_size: int | None = None
-    clients: Any = None
-    test_clients: Any = None
-    datamodule: Any = None
-
-
-def load(where: str, module: Any) -> OwnData:
+def load(where: str, module: Any, client: Any = None) -> OwnData:
     """Prepare and set up a DataModule, and read its loaders; `where` begins errors.
+
+    Its clients are those that `client` names, else its own, if it has some.
 
     Raises:
         ValueError: if clients could not draw the batches that its loaders give.
@@ -83,16 +61,14 @@ def load(where: str, module: Any) -> OwnData:
     if isinstance(clients, Mapping):
         dataset, clients = _of_clients(f"{where}: clients", clients)
         train = SamplePart(dataset, loaders[0].collate_fn)
-    return OwnData(train, test, val, loaders[0].batch_size or 1, clients, datamodule=own)
+    clients = clients if client is None else client
+    return OwnData(train, test, val, clients, None, loaders[0].batch_size or 1, own)
 
 
-def read_forms(
-    data: Any, test_data: Any = None, client: Any = None, *, samples: bool, where: str = "data="
-) -> OwnData:
+def read_forms(data: Any, test_data: Any, client: Any, *, samples: bool) -> OwnData:
     """The Datasets of two arguments of `flfast.run`, in any form but that of a DataFrame.
 
-    `samples` makes a Dataset of tuples and dicts of arrays, too. Errors about loaders begin with
-    `where`.
+    `samples` makes a Dataset of tuples and dicts of arrays, too.
 
     Raises:
         ValueError: naming the argument, the problem, and what is allowed.
@@ -100,8 +76,7 @@ def read_forms(
     if isinstance(data, DataLoader):
         data = _of_loaders(data, test_data)
     if isinstance(data, DataHooks):
-        found = load(where, data)
-        return found if client is None else found._replace(clients=client)
+        return load("data=", data, client)
     train, clients = _by_client("data=", data, samples=samples)
     if clients is not None and client is not None:
         raise ValueError("client= with Datasets of clients as data=; allowed: one of the two")
@@ -112,19 +87,6 @@ def read_forms(
     if isinstance(client, (str, int)) or callable(client):
         tests = client if tests is None else tests
     return OwnData(SamplePart(train), SamplePart(test), clients=clients, test_clients=tests)
-
-
-def module_examples(
-    data: OwnData, labels: Any = None, *, keys: tuple[str, str] = ("client", "labels")
-) -> Examples:
-    """Examples for a LightningModule, in batches of the user's; for `labels` see `own_examples`.
-
-    Raises:
-        ValueError: as `own_examples`.
-    """
-    about = {"client": data.clients, "test_client": data.test_clients, "labels": labels}
-    found = own_examples(data.train, data.test, data.val, **about, keys=keys)
-    return replace(found, datamodule=data.datamodule, batch_size=data.batch_size)
 
 
 def _of_loaders(train: DataLoader[Any], test: Any) -> L.LightningDataModule:

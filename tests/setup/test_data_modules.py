@@ -16,8 +16,9 @@ from torch.utils.data import (
     default_collate,
 )
 
+from flfast.datamodules.own_samples import own_examples
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
-from flfast.setup.data_modules import load, module_examples, read_forms
+from flfast.setup.data_modules import load, read_forms
 
 DATA = TensorDataset(torch.randn(12, 3), torch.arange(12) % 4)
 
@@ -49,7 +50,7 @@ class Module(L.LightningDataModule):
 
 
 def read(data, test_data=None, client=None, labels=None):
-    return module_examples(read_forms(data, test_data, client, samples=True), labels)
+    return own_examples(read_forms(data, test_data, client, samples=True), labels)
 
 
 class Stream(IterableDataset):
@@ -72,7 +73,7 @@ class Even(RandomSampler):
 
 def test_a_module_is_prepared_and_set_up_as_lightning_does(monkeypatch):
     module = Module()
-    assert load("data=", module)[3] == 5
+    assert load("data=", module).batch_size == 5
     assert module.called == ["prepare", "fit", "test"]
     monkeypatch.setenv("LOCAL_RANK", "1")
     load("data=", module)
@@ -108,14 +109,14 @@ def test_lightnings_own_demos():
     assert found.datamodule is None
     assert found.labels is None
     made = L.LightningDataModule.from_datasets(train_dataset=DATA, batch_size=3)
-    assert load("data=", made)[3] == 3
-    assert load("data=", made)[2] is None
+    assert load("data=", made).batch_size == 3
+    assert load("data=", made).val is None
 
 
 def test_of_several_loaders_for_tests_the_first_is_used_and_the_others_are_named(caplog):
     loaders = {"a": DataLoader(Subset(DATA, [0])), "b": DataLoader(DATA), "c": DataLoader(DATA)}
     for several in (loaders, [*loaders.values()], CombinedLoader(loaders)):
-        assert len(load("data=", Module(test=several))[1].dataset) == 1
+        assert len(load("data=", Module(test=several)).test.dataset) == 1
     assert "test_dataloader: of its loaders, a is used, and ['b', 'c'] not" in caplog.text
 
 
