@@ -122,11 +122,11 @@ def client_names(key: str, data: OwnData) -> ClientNames:
     client, tests = data.clients, data.test_clients
     if client is None and tests is None:
         return ClientNames()
-    if tests is not None and not _says(key, tests, data.test):
-        tests = None
-    parts = ((client, data.train), (tests, data.test))
-    names = [None if who is None else values_of(key, who, part.dataset) for who, part in parts]
-    return ClientNames(f"{key}={_shown(client)}", *names)
+    names = None if client is None else values_of(key, client, data.train.dataset)
+    own = None
+    if data.test is not None and tests is not None and _says(key, tests, data.test):
+        own = values_of(key, tests, data.test.dataset)
+    return ClientNames(f"{key}={_shown(client)}", names, own)
 
 
 def _says(key: str, given: Any, test: Any) -> bool:
