@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, default_collate
 
 from flfast.api.own_frame import is_frame, read_frames
-from flfast.api.own_parts import ALLOWED, OwnPart, is_dataset, num_outputs, read_arrays, read_pairs
+from flfast.api.own_parts import ALLOWED, OwnPart, is_dataset, num_outputs, read_pairs
 from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.own_samples import (
@@ -91,39 +90,37 @@ def _of_frames(
         kind = getattr(data[target].dtype, "kind", "O") if target in data else "O"
         task = "regression" if kind == "f" else "classification"
     found = read_frames(data, test_data, target=target, client=client, task=task)
-    parts = [
-        read_arrays(key, task, *arrays, target=f"column {target}")
-        for key, arrays in zip(("data", "test_data"), found.parts, strict=False)
-    ]
-    names = ClientNames("data=: the clients", *(part.clients for part in parts))
-    made = _examples(parts, names, task)
-    return replace(made, categories=found.categories, class_names=found.classes)
+    data = OwnData(*map(SamplePart, found.parts))
+    about = {"categories": found.categories, "class_names": found.classes}
+    return _of_pairs(data, None, task, f"column {target}", **about)
 
 
-def _of_pairs(data: OwnData, labels: Any, task: TaskName) -> Examples:
+def _of_pairs(
+    data: OwnData, labels: Any, task: TaskName, target: str = "targets", **about: Any
+) -> Examples:
     """The examples of pairs (input, target), for a model that is no LightningModule."""
-    given = [part for part in (data.train, data.test) if part is not None]
-    if any(part.collate is not default_collate for part in given):
+    given = {"data": data.train} | ({} if data.test is None else {"test_data": data.test})
+    if any(part.collate is not default_collate for part in given.values()):
         raise ConfigError("data= has a collate_fn; allowed: model= a LightningModule")
     if data.val is not None:
         log.warning("data=: only a LightningModule uses val_dataloader; split.val is used")
-    keys = ("data", "test_data")
-    parts = [read_pairs(key, one.dataset, task) for key, one in zip(keys, given, strict=False)]
-    names = ClientNames("data=: the clients", *(part.clients for part in parts))
-    train, *tests = (SamplePart(part.samples) for part in parts)
-    samples = data._replace(train=train, test=tests[0] if tests else None)
+    parts = [read_pairs(key, part.dataset, task, target) for key, part in given.items()]
+    clients = ClientNames("data=: the clients", *(part.clients for part in parts))
+    samples = OwnData(*(SamplePart(part.samples) for part in parts))
     if data.clients is not None:
-        if names.train is not None:
-            raise ConfigError("client= and clients in data=; allowed: one of the two")
-        names = client_names("client", samples)
-    made = replace(_examples(parts, names, task), batch_size=data.batch_size)
-    if labels is None:
-        return made
-    found, _ = sample_labels("labels", labels, train.dataset)
-    return replace(made, labels=padded_labels(found, len(made.targets)))
+        if any(part.clients is not None for part in parts):
+            raise ConfigError("data= names clients twice, once in its samples; allowed: once")
+        samples = samples._replace(clients=data.clients, test_clients=data.test_clients)
+        clients = client_names("client", samples)
+    sizes = [*(len(part.targets) for part in parts), 0, 0][:3]
+    if labels is not None:
+        found, _ = sample_labels("labels", labels, samples.train.dataset)
+        about["labels"] = padded_labels(found, sum(sizes))
+    about |= roles(sizes, clients) | {"batch_size": data.batch_size}
+    return _examples(parts, task, **about)
 
 
-def _examples(parts: Sequence[OwnPart], clients: ClientNames, task: TaskName) -> Examples:
+def _examples(parts: Sequence[OwnPart], task: TaskName, **about: Any) -> Examples:
     """The examples of parts for training, and for tests if there is a second one."""
     shapes, kinds = zip(*((_shape(part), part.inputs[0].dtype) for part in parts), strict=True)
     if shapes[0] != shapes[-1]:
@@ -135,15 +132,11 @@ def _examples(parts: Sequence[OwnPart], clients: ClientNames, task: TaskName) ->
             f"test_data=: inputs of type {kinds[1]}; allowed: {kinds[0]}, as data=, since uint8 "
             f"is scaled to [0, 1]"
         )
-    sizes = [*(len(part.targets) for part in parts), 0, 0][:3]
     targets = torch.cat([part.targets for part in parts])
     inputs = _joined([part.inputs for part in parts])
-    about = roles(sizes, clients)
-    num_classes = num_outputs(task, inputs, targets)
+    num = num_outputs(task, inputs, targets)
     try:
-        return Examples(
-            inputs, targets, num_classes, shapes[0], BatchTransform(), task=task, **about
-        )
+        return Examples(inputs, targets, num, shapes[0], BatchTransform(), task=task, **about)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"data=: {error}") from None
 

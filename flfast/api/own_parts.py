@@ -14,7 +14,7 @@ from flfast.datamodules.examples import check_num_classes
 from flfast.datamodules.mapped import shared_tensor
 from flfast.datamodules.missing import as_objects, missing_rows, refuse_missing
 from flfast.datamodules.number_range import regression_targets, unusable_number
-from flfast.setup.user_code import described
+from flfast.setup.user_code import described, named
 from flfast.tasks.names import TaskName
 from flfast.tasks.task_type import IGNORED
 
@@ -58,37 +58,29 @@ def is_dataset(data: object) -> bool:
     return has_items and not isinstance(data, (type, str, Mapping))
 
 
-def read_pairs(key: str, data: Any, task: TaskName) -> OwnPart:
+def read_pairs(key: str, data: Any, task: TaskName, target: str) -> OwnPart:
     """The examples of an argument in any form but that of a DataFrame.
+
+    `target` is what errors call the targets of arrays.
 
     Raises:
         ConfigError: if it has none of them; names the index of a wrong item.
+        ValueError: if values are missing.
     """
     check_plain(f"{key}=", data)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
-        return read_arrays(key, task, *data)
+        return _read_arrays(key, task, target, *data)
     if is_dataset(data) and not is_frame(data):
         return _read_items(key, data, task)
     raise ConfigError(f"{key}= is of type {type(data).__name__}; {ALLOWED}")
 
 
-def read_arrays(
-    key: str,
-    task: TaskName,
-    inputs: Any,
-    targets: Any,
-    clients: Any = None,
-    *,
-    target: str = "targets",
+def _read_arrays(
+    key: str, task: TaskName, target: str, inputs: Any, targets: Any, clients: Any = None
 ) -> OwnPart:
-    """The examples of arrays [N, ...]; `target` is what errors call the targets.
-
-    Raises:
-        ConfigError: if they are none, or not equally long.
-        ValueError: if values are missing.
-    """
+    """The examples of arrays [N, ...]."""
     if isinstance(inputs, np.ma.MaskedArray):
         refuse_missing(f"{key}=: inputs", missing_rows(inputs))
     if not isinstance(targets, Tensor) and (given := _array(targets)).ndim:
@@ -99,21 +91,21 @@ def read_arrays(
         raise ConfigError(f"{key}=: inputs of shape {list(tensor.shape)}; allowed: [N, ...]")
     if isinstance(clients, (list, tuple)):
         clients = as_objects(clients)  # numpy would make texts of numbers beside them
-    named = None if clients is None else _array(clients)
-    if named is not None and not named.ndim:
+    names = None if clients is None else _array(clients)
+    if names is not None and not names.ndim:
         raise ConfigError(
             f"{key}=: clients of type {type(clients).__name__}; allowed: one name an input"
         )
     for name, part in {
         target: found if task == "classification" else found.flatten(1)[:, 0],
-        "clients": named,
+        "clients": names,
     }.items():
         if part is not None and tuple(part.shape) != (len(tensor),):
             raise ConfigError(
                 f"{key}=: {name} of shape {list(part.shape)} for {len(tensor)} inputs; "
                 f"allowed: [{len(tensor)}]"
             )
-    return OwnPart(tensor, found, named, StackDataset(inputs, targets))
+    return OwnPart(tensor, found, names, StackDataset(inputs, targets))
 
 
 def _array(values: Any) -> np.ndarray:
@@ -148,7 +140,9 @@ def _read_items(key: str, data: Any, task: TaskName) -> OwnPart:
     """
     labels, clients = [], []
     shape = None
-    for index in range(_length(key, data)):
+    with named(key, ": its length"):
+        num = len(data)
+    for index in range(num):
         item = _item(key, data, index)
         shape = tuple(item[0].shape) if shape is None else shape
         if tuple(item[0].shape) != shape:
@@ -171,23 +165,14 @@ def _read_items(key: str, data: Any, task: TaskName) -> OwnPart:
     shapes = {label.shape for label in labels}
     if len(shapes) > 1:
         raise ConfigError(f"{key}=: targets have the shapes {sorted(shapes)}; allowed: one shape")
-    named = as_objects([np.asarray(name)[()] for name in clients]) if clients else None
+    names = as_objects([np.asarray(name)[()] for name in clients]) if clients else None
     targets = read_targets(f"{key}=: targets", np.stack(labels), task)
-    return OwnPart(_Inputs(key, data), targets, named, data)
-
-
-def _length(key: str, data: Any) -> int:
-    try:
-        return len(data)
-    except Exception as error:
-        raise ConfigError(f"{key}=: its length: {described(error)}") from error
+    return OwnPart(_Inputs(key, data), targets, names, data)
 
 
 def _item(key: str, data: Any, index: int) -> Any:
-    try:
+    with named(key, f": item {index}"):
         item = data[index]
-    except Exception as error:
-        raise ConfigError(f"{key}=: item {index}: {described(error)}") from error
     if not isinstance(item, (tuple, list)) or len(item) not in {2, 3}:
         raise ConfigError(
             f"{key}=: item {index} is a {type(item).__name__}; allowed: (input, target) or "

@@ -190,8 +190,11 @@ def test_what_differs_with_the_kind_of_model():
     triples = (X, Y, torch.tensor(OWNER))
     assert read(triples, "module").owner is None  # a module's batch may have three parts
     assert read(triples, "classification").owner.tolist() == OWNER
-    with pytest.raises(flfast.ConfigError, match="client= and clients in data="):
+    with pytest.raises(flfast.ConfigError, match="data= names clients twice"):
         read(triples, "classification", client=WHO)
+    for data, clients in (((X, Y), WHO), ([DATA], None)):  # those of the test set are a second
+        with pytest.raises(flfast.ConfigError, match="data= names clients twice"):
+            read(data, "classification", triples, client=clients)
     loader = DataLoader(DATA, collate_fn=list)
     assert read(loader, "module").batch_size == 1
     with pytest.raises(flfast.ConfigError, match="has a collate_fn; allowed: model= a Lightning"):
