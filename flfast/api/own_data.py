@@ -90,9 +90,10 @@ def _of_frames(
         kind = getattr(data[target].dtype, "kind", "O") if target in data else "O"
         task = "regression" if kind == "f" else "classification"
     found = read_frames(data, test_data, target=target, client=client, task=task)
-    data = OwnData(*map(SamplePart, found.parts))
+    train, *tests = map(SamplePart, found.parts)
     about = {"categories": found.categories, "class_names": found.classes}
-    return _of_pairs(data, None, task, f"column {target}", **about)
+    given = OwnData(train, tests[0] if tests else None)
+    return _of_pairs(given, None, task, f"column {target}", **about)
 
 
 def _of_pairs(
@@ -106,15 +107,15 @@ def _of_pairs(
         log.warning("data=: only a LightningModule uses val_dataloader; split.val is used")
     parts = [read_pairs(key, part.dataset, task, target) for key, part in given.items()]
     clients = ClientNames("data=: the clients", *(part.clients for part in parts))
-    samples = OwnData(*(SamplePart(part.samples) for part in parts))
+    train, *tests = (SamplePart(part.samples) for part in parts)
     if data.clients is not None:
         if any(part.clients is not None for part in parts):
             raise ConfigError("data= names clients twice, once in its samples; allowed: once")
-        samples = samples._replace(clients=data.clients, test_clients=data.test_clients)
+        samples = data._replace(train=train, test=tests[0] if tests else None)
         clients = client_names("client", samples)
     sizes = [*(len(part.targets) for part in parts), 0, 0][:3]
     if labels is not None:
-        found, _ = sample_labels("labels", labels, samples.train.dataset)
+        found, _ = sample_labels("labels", labels, train.dataset)
         about["labels"] = padded_labels(found, sum(sizes))
     about |= roles(sizes, clients) | {"batch_size": data.batch_size}
     return _examples(parts, task, **about)

@@ -53,18 +53,16 @@ def load(where: str, module: Any, client: Any = None) -> OwnData:
     loaders = [_loader(where, module, role) for role in ("train", "test", "val")]
     if loaders[0] is None:
         raise ValueError(f"{where}: gives no train_dataloader; allowed: one")
-    parts: list[Any]
-    parts = [one if one is None else SamplePart(one.dataset, one.collate_fn) for one in loaders]
+    train: Any
+    train, test, val = (
+        one if one is None else SamplePart(one.dataset, one.collate_fn) for one in loaders
+    )
     clients = getattr(module, "clients", None)
     if isinstance(clients, Mapping):
         dataset, clients = _of_clients(f"{where}: clients", clients)
-        parts[0] = parts[0]._replace(dataset=dataset)
-    return OwnData(
-        *parts,
-        clients=clients if client is None else client,
-        batch_size=loaders[0].batch_size or 1,
-        datamodule=None if is_model else module,
-    )
+        train = train._replace(dataset=dataset)
+    clients, own = clients if client is None else client, None if is_model else module
+    return OwnData(train, test, val, clients, None, loaders[0].batch_size or 1, own)
 
 
 def read_forms(data: Any, test_data: Any, client: Any, *, samples: bool) -> OwnData:
