@@ -68,8 +68,8 @@ def read_pairs(key: str, data: Any, task: TaskName, target: str) -> OwnPart:
         ValueError: if values are missing.
     """
     check_plain(f"{key}=", data)
-    if isinstance(data, TensorDataset):
-        data = data.tensors
+    if getattr(type(data), "__getitem__", None) is TensorDataset.__getitem__:
+        return read_pairs(key, data.tensors, task, target)._replace(samples=data)
     if isinstance(data, (tuple, list)) and len(data) in {2, 3}:
         return _read_arrays(key, task, target, *data)
     if is_dataset(data) and not is_frame(data):

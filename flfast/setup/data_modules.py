@@ -128,6 +128,7 @@ def _of_clients(where: str, clients: Mapping[Any, Any]) -> tuple[Any, list[Any]]
     empty = [name for name, part in clients.items() if not len(part)]
     if empty:
         raise ValueError(f"{where}: client {empty[0]} has no sample; allowed: one or more")
+    log.info("%s: each of %d Datasets is that of a client", where, len(clients))
     names = [name for name, part in clients.items() for _ in range(len(part))]
     return ConcatDataset(clients.values()), names
 

@@ -39,6 +39,16 @@ class Pairs(Dataset):
         return X[index], Y[index]
 
 
+class Doubled(TensorDataset):
+    """Tensors, and what is made of them when they are read."""
+
+    who = WHO
+
+    def __getitem__(self, index):
+        inputs, targets = super().__getitem__(index)
+        return 2 * inputs, targets
+
+
 class Stream(IterableDataset):
     """No length."""
 
@@ -180,6 +190,16 @@ def test_clients_have_one_name(form, task):
         return
     with pytest.raises(flfast.ConfigError, match="client= with Datasets of clients as data="):
         read(WITH_CLIENTS[form], task, client=WHO)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_dataset_of_tensors_that_changes_them_is_read_by_item(task):
+    found = read(Doubled(X, Y), task, client="who")
+    assert torch.equal(samples(found)[0], 2 * X)
+    assert found.owner.tolist() == OWNER
+    named = TensorDataset(X, Y)
+    named.who = WHO
+    assert read(named, task, client="who").owner.tolist() == OWNER
 
 
 def test_what_differs_with_the_kind_of_model():
