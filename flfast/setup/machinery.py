@@ -54,7 +54,7 @@ def build_machinery(
     """Engine, plans and callbacks; `decided` is of a resumed run."""
     config = phases[0].config
     data, module = components.data, components.module
-    callbacks = build_callbacks(config, data.examples)
+    callbacks = build_callbacks(config, data, module.task_type.logged[1], job.own)
     make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     plans = build_plans(phases, module.model)
     states, records = (
