@@ -67,12 +67,13 @@ _KNOWN_ERRORS = {
 """What is said of a ValueError of torch or Lightning, by words in it."""
 
 
-Change = Callable[[Federation], None]
-"""Changes a federation before its first round."""
+Change = Callable[[Federation], Federation]
+"""Gives what runs in place of a simulation."""
 
 
-def no_change(federation: Federation) -> None:
-    """A simulation."""
+def no_change(federation: Federation) -> Federation:
+    """The simulation."""
+    return federation
 
 
 def run_experiment(
@@ -85,7 +86,7 @@ def run_experiment(
 ) -> float | None:
     """Build a federation from a checked config and run it, as one rank of a world.
 
-    `change` may change it before its first round.
+    `change` gives what runs in its place.
 
     Returns:
         `optimized_metric` after the last round.
@@ -99,8 +100,7 @@ def run_experiment(
     before = gather(world, before)[0]
     if before is not None:
         return before.value
-    federation = build(phases, job, world, requests)
-    change(federation)
+    federation = change(build(phases, job, world, requests))
     try:
         history = federation.run()
     except (DivergedError, MisconfigurationException, FileNotFoundError) as error:

@@ -97,9 +97,7 @@ def with_members(
         kept = num_bytes(one.initial) + num_bytes(state)
         about |= {f"model/flop_{name}": cost, f"model/kept_bytes_{name}": kept}
     local = [one.initial for one in every]
-    joined = family_engine(engines, of, local, flops)
-    joined.about = about
-    return joined
+    return family_engine(engines, of, local, flops, about)
 
 
 def _flops(model: nn.Module, components: Components) -> int:

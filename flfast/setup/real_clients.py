@@ -27,7 +27,6 @@ from flfast.distributed.world import ALONE
 from flfast.engines.node import Node
 from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, RemoteTraining
 from flfast.federation.loop import Federation
-from flfast.federation.paces.pace import Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.setup.components import build_components
 from flfast.setup.machinery import build_machinery
@@ -224,8 +223,8 @@ def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str])
 
 def use_real_clients(
     federation: Federation, exchange: Exchange, *, resumable: bool = True
-) -> None:
-    """Let real clients train in place of simulated ones.
+) -> Federation:
+    """The federation with real clients in place of simulated ones.
 
     `resumable`: the run writes checkpoints, so clients keep states that it may go back to.
 
@@ -238,19 +237,20 @@ def use_real_clients(
     _, keep_first = federation.pace.most_uploads or ("", None)
     oldest = partial(_oldest, folder, resumable)
     cohort = RemoteCohort(exchange, run, launch, oldest, keep_first)
-    federation.pace = ROUNDS(setting=Setting(federation.sampling, federation.timing))
-    if engine.channel.secure.make_round is not None:
-        secure = engine.channel.secure
+    channel, secure = engine.channel, engine.channel.secure
+    if secure.make_round is not None:
         if secure.make_terms is None:
             raise ConfigError(
                 f"secure={secure.name}: only a simulation has this; allowed in a deployment: "
                 f"secure=masks or secure=none"
             )
-        engine.channel = replace(engine.channel, secure=replace(secure, ask=cohort.ask))
-    federation.engine = engine.elsewhere(
-        lambda site, local: RemoteTraining(site, local, cohort, engine.channel),
+        channel = replace(channel, secure=replace(secure, ask=cohort.ask))
+    remote = engine.elsewhere(
+        lambda site, local: RemoteTraining(site, local, cohort, channel),
         RemoteEvaluation(engine.site, engine.finetune, cohort),
+        channel=channel,
     )
+    return replace(federation, engine=remote, make_pace=ROUNDS)
 
 
 def next_launch(folder: Path) -> tuple[str, int]:
