@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, field_validator
 
+import flfast
 from flfast.channel.wire import Count, Message, dtype_of, read_facts, readable
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
@@ -146,7 +146,7 @@ def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> M
     """The greeting of a client."""
     found = Greeting(
         client=client_id,
-        flfast=version("flfast"),
+        flfast=flfast.__version__,
         settings=fingerprint(config),
         examples=schema_of(data.examples),
         sizes={name: len(split.indices) for name, split in data.splits.items()},
@@ -169,7 +169,7 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
             f"node {node}: client-id={found.client}; allowed with {num_clients} clients: 0 to "
             f"{num_clients - 1}"
         )
-    _same(where, "flfast", found.flfast, version("flfast"))
+    _same(where, "flfast", found.flfast, flfast.__version__)
     _same(where, "splits", sorted(found.sizes), sorted(SPLITS))
     _same_settings(where, found.settings, fingerprint(config))
     return found

@@ -2,12 +2,14 @@
 
 import logging
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import lightning as L
+import torch
 from omegaconf import DictConfig, OmegaConf
 
+import flfast
 from flfast.checkpoints.compatibility import digest
 from flfast.checkpoints.contents import first_states
 from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
@@ -142,7 +144,11 @@ def checkpoint_keeper(
             "sizes": sizes,
             "data": fingerprint(site.data),
             "machine": hardware(),
-            "versions": {name: version(name) for name in ("flfast", "torch", "lightning")},
+            "versions": {
+                "flfast": flfast.__version__,
+                "torch": torch.__version__,
+                "lightning": L.__version__,
+            },
         }
 
     policy = Policy(**plain["checkpoint"])

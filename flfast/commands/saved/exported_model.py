@@ -8,7 +8,6 @@ Of a user's LightningModule it is the forward.
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
+import flfast
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
@@ -223,7 +223,7 @@ def _describe(
     if mean is not None and std is not None:
         steps.append(f"minus {list(mean)}, divided by {list(std)}")
     return {
-        "flfast": version("flfast"),
+        "flfast": flfast.__version__,
         "algorithm": run.components.module.algorithm.name,
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",
