@@ -40,7 +40,7 @@ from flfast.state.tree import Tree
 from flfast.tasks.task_type import Statistics
 
 
-class Family(NamedTuple):
+class MemberEngines(NamedTuple):
     """The members of a family of models, of whom each client has one.
 
     Attributes:
@@ -80,7 +80,7 @@ class Engine:
         finetune: trains weights further for the `finetuned` metrics; None is off.
         decided: decisions of `auto` on this rank, as plain values for checkpoints.
         evaluation: measures models; by default on this rank's examples.
-        family: of models; None: all clients have one.
+        members: of a family of models; None: all clients have the same one.
 
     Attributes:
         channel: with what the server remembers of it after the last round.
@@ -97,13 +97,13 @@ class Engine:
         finetune: FineTune | None = None,
         decided: dict[str, Any] | None = None,
         evaluation: Evaluation | None = None,
-        family: Family | None = None,
+        members: MemberEngines | None = None,
     ) -> None:
         self.site, self.training, self._calls = site, training, calls or {}
         self.channel = channel or Channel()
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
-        self.finetune, self.family = finetune, family
+        self.finetune, self.members = finetune, members
         kind = ModuleEvaluation if isinstance(site.model, UserModule) else Evaluation
         self._evaluation = evaluation or kind(site, finetune)
         self.evaluation_sets = self._evaluation.sets
@@ -153,7 +153,7 @@ class Engine:
         if site.keeps_states:
             fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
         encode = channel.encode_broadcast(plan.round_idx)
-        make_downloads = self.family.make_downloads if self.family else Downloads
+        make_downloads = self.members.make_downloads if self.members else Downloads
         downloads = make_downloads(
             site.algorithm, server, site.records, cohort, orders, encode=encode
         )
@@ -232,7 +232,7 @@ class Engine:
             self.training,
             channel=self.channel.encodes_only,
             calls=calls,
-            family=self.family,
+            members=self.members,
         )
 
     def part_of(self, call: str) -> tuple[Site, LocalTraining]:
@@ -250,7 +250,7 @@ class Engine:
         evaluation: Evaluation,
         *,
         channel: Channel | None = None,
-        family: Family | None = None,
+        members: MemberEngines | None = None,
     ) -> "Engine":
         """An engine of the same run whose clients train, and are evaluated, by other objects."""
         calls = {k: (site, make_training(site, own)) for k, (site, own) in self._calls.items()}
@@ -261,7 +261,7 @@ class Engine:
             calls=calls,
             decided=self.decided,
             evaluation=evaluation,
-            family=family,
+            members=members,
         )
 
     def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
@@ -272,8 +272,8 @@ class Engine:
         if plan.strategy != "ddp":
             return assign_to_first(cohort, site.world)
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
-        if self.family is not None and site.data.kinds is not None:
-            flops = self.family.flops
+        if self.members is not None and site.data.kinds is not None:
+            flops = self.members.flops
             costs = (flops / flops.min())[site.data.kinds.of]
             own = np.append(costs, 1.0)  # the server's examples are those of one client more
             sizes = [round(size * own[k]) for size, k in zip(sizes, cohort, strict=True)]

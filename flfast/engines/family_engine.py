@@ -15,7 +15,7 @@ from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Download, Downloads, Order, first_downloads
 from flfast.datamodules.evaluation_sets import EvaluationDataModule, EvaluationPart
 from flfast.engines.delivery import Delivery
-from flfast.engines.engine import Engine, Family
+from flfast.engines.engine import Engine, MemberEngines
 from flfast.engines.evaluation.passes import Evaluation
 from flfast.engines.local_training import Deliver, LocalTraining
 from flfast.engines.site import Site
@@ -46,8 +46,8 @@ def family_engine(
     def train(site: Site, _: LocalTraining) -> LocalTraining:
         return FamilyTraining([one.part_of(site.algorithm.name) for one in engines], of)
 
-    family = Family(engines, flops, about, partial(FamilyDownloads, engines, of))
-    return engines[0].elsewhere(train, FamilyEvaluation(engines, of, initial), family=family)
+    members = MemberEngines(engines, flops, about, partial(FamilyDownloads, engines, of))
+    return engines[0].elsewhere(train, FamilyEvaluation(engines, of, initial), members=members)
 
 
 class FamilyDownloads(Downloads):

@@ -111,8 +111,8 @@ class Calls:
         if batch_size is not None:
             batching = plan.batching._replace(batch_size=batch_size, accumulate=1)
             plan = plan._replace(batching=batching)
-        family = self._engine.family
-        engine = family.engines[member] if family else self._engine
+        members = self._engine.members
+        engine = members.engines[member] if members else self._engine
         trained = engine.train(server, [place], plan, on_client=_ignored, local=local)
         if trained.uploads is None:
             raise DivergedError(

@@ -107,8 +107,8 @@ class Federation:
         if self.topology is not None and self.topology.cloud_bandwidth is None:
             # A client is its node: nothing is sent before nodes exchange their models.
             measure = _nothing
-        family = self.engine.family
-        costs = None if family is None else family.flops / family.flops[0]
+        members = self.engine.members
+        costs = None if members is None else members.flops / members.flops[0]
         return Timing(self.devices, self.work, self.data, self.algorithm, measure, costs)
 
     @cached_property
@@ -141,8 +141,8 @@ class Federation:
         try:
             self._call_hooks("on_run_start")
             if not self.history:
-                family = self.engine.family
-                row: Columns = {"round": 0, **(family.about if family else {})}
+                members = self.engine.members
+                row: Columns = {"round": 0, **(members.about if members else {})}
                 self._finish_round(row, {}, evaluate=self.plans(1, []))
             while len(self.history) <= self.last_round:
                 self._round(len(self.history))
