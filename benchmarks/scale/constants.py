@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.scale.model import Constants
-from flfast.channel.client_report import ClientReport
 from flfast.channel.reduction import MeanReduction
+from flfast.channel.sent import ClientReport
 from flfast.checkpoints.files import publish
 from flfast.datamodules.splits import ClientIndices
 from flfast.distributed.assignment import assign_cohort

@@ -8,8 +8,7 @@ from torch import Tensor
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Order
 from flfast.channel.channel import Channel
-from flfast.channel.client_report import ClientReport, report_of
-from flfast.channel.sent import Sender, Sent
+from flfast.channel.sent import ClientReport, Sender, Sent, report_of
 from flfast.channel.wire import LARGEST
 from flfast.state.randomness import generator
 from flfast.state.stack import structure

@@ -14,12 +14,12 @@ from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.channel import DIRECT, Channel
-from flfast.channel.client_report import ClientReport
 from flfast.channel.reduced import Reduction
 from flfast.channel.reduction import reduction_for
 from flfast.channel.release import Aggregated, released, with_next_norm
 from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
+from flfast.channel.sent import ClientReport
 from flfast.channel.server_side import CLIPPED
 from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first

@@ -14,11 +14,10 @@ import torch
 
 from flfast.algorithms.contract.downloads import Download, Downloads
 from flfast.channel.channel import Channel
-from flfast.channel.client_report import ClientReport, Status, silent
 from flfast.channel.client_side import ClientSide
 from flfast.channel.secure.round_messages import Mask, Request
 from flfast.channel.secure_reduction import MaskedReduction
-from flfast.channel.sent import LocalResult, Sent
+from flfast.channel.sent import ClientReport, LocalResult, Sent, Status, silent
 from flfast.channel.wire import (
     Facts,
     MalformedError,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flfast.algorithms.contract import Uploads
-from flfast.channel.client_report import NOT_SELECTED, ClientReport
 from flfast.channel.reduced import Reduced, Reduction, Specs
+from flfast.channel.sent import NOT_SELECTED, ClientReport
 from flfast.distributed.world import World, common_spec, gather
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Order
-from flfast.channel.client_report import ClientReport
+from flfast.channel.sent import ClientReport
 from flfast.engines.engine import Engine
 from flfast.engines.reports import Trained
 from flfast.federation.samplers.cohort import Cohort

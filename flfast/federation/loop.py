@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm
-from flfast.channel.client_report import NOT_SELECTED, ClientReport
+from flfast.channel.sent import NOT_SELECTED, ClientReport
 from flfast.channel.server_side import DIVERGED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner

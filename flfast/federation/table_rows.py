@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from flfast.channel.channel import Channel
-from flfast.channel.client_report import ClientReport
+from flfast.channel.sent import ClientReport
 from flfast.datamodules.evaluation_sets import ATTACK
 from flfast.datamodules.federated import Kinds
 from flfast.engines.evaluation.metrics import GroupMetrics, part_of_groups, summary
