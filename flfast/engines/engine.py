@@ -217,6 +217,10 @@ class Engine:
         site.states.drop(place)
         return found.uploads.mean if found.uploads else {}
 
+    def remember(self, memory: Tree) -> None:
+        """Go on with what the server remembers of the channel, by name of the call."""
+        self.channel = replace(self.channel, memory=memory)
+
     def forgetful(self) -> "Engine":
         """An engine that keeps nothing of clients: each rank trains whole cohorts for itself.
 

@@ -82,7 +82,7 @@ class Federation:
     make_pace: Callable[..., Pace] = ROUNDS
     topology: Topology | None = None
     callbacks: Sequence[object] = ()
-    loggers: Sequence[Logger] = ()
+    loggers: list[Logger] = field(default_factory=list)
     run_dir: Path = Path()
     title: str = "flfast"
     server: Tree = field(default_factory=dict)

@@ -28,9 +28,11 @@ from flfast.engines.node import Node
 from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, RemoteTraining
 from flfast.federation.loop import Federation
 from flfast.federation.paces.sync import ROUNDS
-from flfast.setup.components import build_components
-from flfast.setup.machinery import build_machinery
+from flfast.setup.build_engine import build_engine
+from flfast.setup.callbacks import build_callbacks
+from flfast.setup.learner import learner_of
 from flfast.setup.optimized_metric import use_metrics
+from flfast.setup.plans import build_plans
 from flfast.state.config_keys import flat, influence
 
 PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
@@ -98,16 +100,18 @@ def build_node(
         ConfigError: if data, model or settings do not fit together, or clients have models of
             different architectures.
     """
-    components = build_components(phases[0].config, job.own)
-    if components.members is not None:
+    learner = learner_of(phases[0].config, job.own)
+    if learner.members is not None:
         raise ConfigError(
             "model=family: real clients have one architecture so far; allowed in a deployment: "
             "other models"
         )
-    phases = use_metrics(phases, components.module, components.data)
-    machinery = build_machinery(phases, job, components, ALONE, {})
-    initial = components.initial
-    return Node(machinery.engine, machinery.plans, initial, client_id, folder), components.data
+    data, module = learner.data, learner.module
+    phases = use_metrics(phases, module, data)
+    callbacks = build_callbacks(phases[0].config, data, module.task_type.logged[1], job.own)
+    engine = build_engine(phases, job, learner, callbacks, ALONE, {})
+    plans = build_plans(phases, module.model)
+    return Node(engine, plans, learner.initial, client_id, folder), data
 
 
 class Greeting(BaseModel):

@@ -23,8 +23,8 @@ from flfast.distributed.devices import hardware
 from flfast.distributed.world import World, gather
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
-from flfast.federation.schedules.adaptive import Plans
-from flfast.setup.components import Components
+from flfast.setup.learner import Learner
+from flfast.setup.plans import build_plans
 from flfast.state.config_keys import keys_with
 from flfast.state.environment import integer
 from flfast.state.tree import Tree
@@ -155,23 +155,24 @@ def checkpoint_keeper(
     return CheckpointKeeper(policy, folder, site.kept, site.world, about, requests)
 
 
-def first_state(components: Components, client_id: int) -> Tree:
+def first_state(learner: Learner, client_id: int) -> Tree:
     """A client's state before its first round."""
-    own = components.of_client(client_id)
+    own = learner.of_client(client_id)
     return first_states(own.module.algorithm, own.initial)[0]
 
 
 def resume(
-    checkpoints: list[Checkpoint], site: Site, components: Components, plans: Plans
+    checkpoints: list[Checkpoint], site: Site, learner: Learner, phases: list[Phase]
 ) -> Restored:
     """Restore the newest checkpoint that can be loaded, with the site's states; collective.
 
     Raises:
         ValueError: if none can be loaded.
     """
-    first = partial(first_state, components)
-    restored = restore(checkpoints, site, components.initial, first_state=first)
+    first = partial(first_state, learner)
+    restored = restore(checkpoints, site, learner.initial, first_state=first)
     history, last = restored.history, restored.checkpoint.round_idx
+    plans = build_plans(phases, learner.module.model)
     for round_idx in range(last, 0, -1):
         before = history[round_idx]["plan/precision"]
         now = plans(round_idx, history[:round_idx]).precision
