@@ -20,6 +20,7 @@ from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name, reference_site
 from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
+from flfast.setup.callbacks import build_callbacks
 from flfast.setup.learner import Learner
 from flfast.setup.members import with_members
 from flfast.setup.optimized_metric import check_metrics
@@ -32,16 +33,16 @@ def build_engine(
     phases: list[Phase],
     job: HydraJob,
     learner: Learner,
-    callbacks: list[L.Callback],
     world: World,
     decided: dict[str, Any],
-) -> Engine:
-    """The engine of this rank; `decided` is of a resumed run.
+) -> tuple[Engine, list[L.Callback]]:
+    """The engine of this rank, and the callbacks of its Trainers; `decided` is of an earlier run.
 
     Raises:
         ConfigError: if it cannot train the models, or a metric will not be measured.
     """
     config, data = phases[0].config, learner.data
+    callbacks = build_callbacks(config, data, learner.module.task_type.logged[1], job.own)
     make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     states, records = (
         make_states(config.client_states, job.folder / name, world)
@@ -62,7 +63,7 @@ def build_engine(
 
     engine = with_members(engine_of(learner, decided), learner, of_member)
     check_metrics(config, engine)
-    return engine
+    return engine, callbacks
 
 
 def engine_of_site(

@@ -29,7 +29,6 @@ from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, Remo
 from flfast.federation.loop import Federation
 from flfast.federation.paces.sync import ROUNDS
 from flfast.setup.build_engine import build_engine
-from flfast.setup.callbacks import build_callbacks
 from flfast.setup.learner import learner_of
 from flfast.setup.optimized_metric import use_metrics
 from flfast.setup.plans import build_plans
@@ -108,8 +107,7 @@ def build_node(
         )
     data, module = learner.data, learner.module
     phases = use_metrics(phases, module, data)
-    callbacks = build_callbacks(phases[0].config, data, module.task_type.logged[1], job.own)
-    engine = build_engine(phases, job, learner, callbacks, ALONE, {})
+    engine, _ = build_engine(phases, job, learner, ALONE, {})
     plans = build_plans(phases, module.model)
     return Node(engine, plans, learner.initial, client_id, folder), data
 

@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
@@ -23,6 +23,7 @@ from flfast.distributed.devices import hardware
 from flfast.distributed.world import World, gather
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
+from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.learner import Learner
 from flfast.setup.plans import build_plans
 from flfast.state.config_keys import keys_with
@@ -30,6 +31,45 @@ from flfast.state.environment import integer
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
+
+
+class EarlierRun(NamedTuple):
+    """What the folder has of the run that goes on; nothing of it, if a new run begins.
+
+    Attributes:
+        given: the phases as they were given, with `auto`.
+        phases: with the sizes of the earlier run in place of `auto`.
+        checkpoints: that the run may go on from, newest first.
+        decided: values that replaced `auto` on this rank, by key.
+    """
+
+    given: list[Phase]
+    phases: list[Phase]
+    checkpoints: list[Checkpoint]
+    decided: dict[str, Any]
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint."""
+        return self.checkpoints[0] if self.checkpoints else None
+
+    def restored(self, site: Site, learner: Learner, phases: list[Phase]) -> Restored | None:
+        """The state to go on from, with the site's; None for a new run; collective."""
+        return resume(self.checkpoints, site, learner, phases) if self.checkpoints else None
+
+
+def earlier_run(phases: list[Phase], folder: Path, world: World) -> EarlierRun:
+    """The run that goes on in a folder; collective.
+
+    Raises:
+        ConfigError: if `resume` names a checkpoint that does not exist or cannot be read.
+    """
+    find = find_resumable if world.rank == 0 else None
+    checkpoints = gather(world, on_all_ranks(world, find, phases[0].config, folder))[0]
+    newest = checkpoints[0] if checkpoints else None
+    changes = changed_hardware(phases, newest, world)
+    decided = previous_decisions(newest, changes, world)
+    return EarlierRun(phases, restore_sizes(phases, newest, changes), checkpoints, decided)
 
 
 def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
@@ -128,13 +168,13 @@ def resolved_sizes(before: list[Phase], after: list[Phase]) -> dict[str, int]:
 
 
 def checkpoint_keeper(
-    engine: Engine, config: DictConfig, sizes: dict[str, int], folder: Path, requests: StopRequests
+    engine: Engine, given: list[Phase], phases: list[Phase], folder: Path, requests: StopRequests
 ) -> CheckpointKeeper:
     """The callback that writes checkpoints and stops the run on request.
 
-    `config` is as the user gave it, and `sizes` are the numbers that replaced its `auto`.
+    The phases `given` have `auto` where the others have numbers.
     """
-    plain, site = _plain_values(config), engine.site
+    plain, site, sizes = _plain_values(given[0].config), engine.site, resolved_sizes(given, phases)
 
     def about() -> dict[str, Any]:
         return {

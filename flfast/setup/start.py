@@ -6,6 +6,8 @@ Every rank takes each step. What one rank refuses, all of them refuse, before th
 from dataclasses import replace
 from functools import partial
 
+from omegaconf import DictConfig
+
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
@@ -19,22 +21,13 @@ from flfast.setup.batch_size import find_sizes, use_sizes
 from flfast.setup.build import build_data, load_for_node
 from flfast.setup.build_engine import build_engine
 from flfast.setup.build_federation import build_federation
-from flfast.setup.callbacks import build_callbacks
 from flfast.setup.external_world import check_data_are_equal, check_folder_is_shared
 from flfast.setup.initial_models import initial_models
 from flfast.setup.learner import Learner, build_learner
 from flfast.setup.members import try_models
 from flfast.setup.model_check import check_events
 from flfast.setup.optimized_metric import check_direction, use_lr, use_metrics
-from flfast.setup.resume import (
-    changed_hardware,
-    checkpoint_keeper,
-    find_resumable,
-    previous_decisions,
-    resolved_sizes,
-    restore_sizes,
-    resume,
-)
+from flfast.setup.resume import checkpoint_keeper, earlier_run
 from flfast.setup.this_process import prepare_process
 from flfast.state.machine import return_freed_memory
 
@@ -48,40 +41,31 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     step = partial(on_all_ranks, world)
     folder = gather(world, job.folder)[0]
     check_folder_is_shared(world, folder)
+    earlier = earlier_run(phases, folder, world)
     given, config = phases, phases[0].config
-    found = step(find_resumable if world.rank == 0 else None, config, folder)
-    checkpoints = gather(world, found)[0]
-    newest = checkpoints[0] if checkpoints else None
-    changes = changed_hardware(phases, newest, world)
-    phases = restore_sizes(phases, newest, changes)
-
     prepare_process(config)
-    own = _with_examples_of_node(job.own, phases, world)
+    own = _with_examples_of_node(job.own, config, world)
+
     data = step(build_data, config, own)
     check_data_are_equal(world, data)
     models = step(initial_models, config, data, own)
     learner = step(build_learner, config, data, models, own)
-    phases = _decided(phases, job, learner, world)
-    config, decided = phases[0].config, previous_decisions(newest, changes, world)
-    callbacks = step(build_callbacks, config, data, learner.module.task_type.logged[1], own)
-    engine = step(build_engine, phases, job, learner, callbacks, world, decided)
-    sizes = resolved_sizes(given, phases)
-    keeper = step(checkpoint_keeper, engine, given[0].config, sizes, folder, requests)
-    restored = None
-    if checkpoints:
-        restored = step(resume, checkpoints, engine.site, learner, phases)
+    phases = _decided(earlier.phases, job, learner, world)
+    engine, callbacks = step(build_engine, phases, job, learner, world, earlier.decided)
+    keeper = step(checkpoint_keeper, engine, given, phases, folder, requests)
+    restored = step(earlier.restored, engine.site, learner, phases)
     parts = learner, engine, [*callbacks, keeper], restored
     federation = step(build_federation, phases, job, *parts)
-    loggers = partial(build_loggers, config, newest)
-    begin = partial(accept, federation, given[0].config, job, restored, loggers)
-    step(begin if world.rank == 0 else None)
+
+    loggers = partial(build_loggers, phases[0].config, earlier.newest)
+    step(accept if world.rank == 0 else None, federation, config, job, restored, loggers)
     return federation
 
 
-def _with_examples_of_node(own: Own, phases: list[Phase], world: World) -> Own:
+def _with_examples_of_node(own: Own, config: DictConfig, world: World) -> Own:
     """The objects, with examples that one rank of each node has read."""
     load = None if world.local_rank else load_for_node
-    examples = share_on_node(world, on_all_ranks(world, load, phases[0].config, own))
+    examples = share_on_node(world, on_all_ranks(world, load, config, own))
     return own if examples is None else replace(own, data=examples)
 
 
