@@ -49,8 +49,9 @@ def client_loaders(
     """
     own: Any = data.data.examples.datamodule
     found: Any = L.LightningDataModule() if own is None else copy(own)
-    if own is not None:  # which were called once, when the run read the data
-        found.setup = found.teardown = lambda stage=None: None
+    if own is not None:  # the run called two of them when it read the data, and the others never
+        for name in ("prepare_data", "setup", "teardown", "on_exception"):
+            setattr(found, name, lambda *_, **__: None)
     train = UserLoader(data.train_dataloader(), lambda b: data.augmented(b, dtype=dtype), facts)
     plain = data.data.examples.transform
     val = UserLoader(data.val_dataloader(), lambda b: plain(b, dtype=dtype))
