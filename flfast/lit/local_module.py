@@ -47,15 +47,13 @@ class LocalModule(L.LightningModule):
         predictions: collects the predictions of the current evaluation pass.
         personal_models: batch -> outputs of the clients' personal models; None is the server's.
         forward_pass: inputs -> outputs of the server's model, in evaluation; None is the model.
-        unrepeatable: why the model's calls are no program, if that is known.
+        unrepeatable: why the model's local training is no program, if that is known.
         logged_in_steps: names of numbers that each step logs.
-        acts_in_steps: what the model does within local training that programs do not, in clauses.
         validates: whether the local training needs validation after each epoch.
     """
 
     context: Context
     logged_in_steps: tuple[str, ...] = ()
-    acts_in_steps: tuple[str, ...] = ()
     validates = False
 
     def __init__(
@@ -101,7 +99,7 @@ class LocalModule(L.LightningModule):
             self.task_type,
             freeze_batchnorm=self.freeze_batchnorm,
         )
-        for name in ("unrepeatable", "logged_in_steps", "acts_in_steps", "validates"):
+        for name in ("unrepeatable", "logged_in_steps", "validates"):
             setattr(copy, name, getattr(self, name))
         return copy
 

@@ -163,7 +163,7 @@ def observed(
     link = module.flfast_link
     link.logged, link.silent, link.recorded = logged, silent, recorded
     try:
-        apart = forgotten if link.local is not None and not recorded else uncounted
+        apart = uncounted if recorded else forgotten
         with apart(module) if silent else nullcontext():
             yield
     finally:
