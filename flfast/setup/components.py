@@ -258,6 +258,9 @@ def check_agree(
             raise ConfigError(f"{key}=auto: is found for one model; allowed: a number")
     if config.mode == "centralized":
         raise ConfigError("mode=centralized: trains one model; allowed with model=family: others")
+    if any(isinstance(one.module.model, UserModule) for one in members.values()):
+        what = "members are LightningModules, which evaluate clients by steps of their own"
+        raise ConfigError(f"model.of: {what}; allowed: one such model, or members of nn.Module")
     bases = [one.adapted.base.leaves if one.adapted else {} for one in members.values()]
     if next(iter(members.values())).module.algorithm.slices and not all(
         _equal(bases[0], base) for base in bases[1:]

@@ -227,3 +227,11 @@ def test_a_run_of_such_a_module_is_refused_before_it_trains(quick):
     words = ("data=synthetic", "data.shape=[8]", "data.num_classes=3", "algorithm=fedprox")
     with pytest.raises(flfast.ConfigError, match="fedprox has a local objective of its own, and"):
         quick(*words, folder="run", model=modules.TwoOptimizers())
+
+
+def test_a_family_of_such_modules_is_refused(quick):
+    member = "{_target_: lightning_modules.%s}"
+    family = f"model.of=[{member % 'Plain'}, {member % 'Dropped'}]"
+    words = ("task=module", "optimizer=module", "data=synthetic", "data.shape=[8]")
+    with pytest.raises(flfast.ConfigError, match=r"model\.of: members are LightningModules"):
+        quick(*words, "data.num_classes=3", "algorithm=local", "model=family", family)
