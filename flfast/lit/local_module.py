@@ -195,11 +195,16 @@ class LocalModule(L.LightningModule):
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
         named = {"names": list(trained)} if asks_for(self.make_optimizer, "names") else {}
         lr = float(self.context.lr)
-        self.optimizer = self.make_optimizer(list(trained.values()), lr=lr, **named)
+        return self.begun(self.make_optimizer(list(trained.values()), lr=lr, **named))
+
+    def begun(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer with its initial state, as the one whose state is read afterwards."""
+        self.optimizer = optimizer
         if self.optimizer_state:
+            trained = [name for name, p in self.all_params.items() if p.requires_grad]
             state = place_tree(self.optimizer_state, self.params, self.device)
-            load_optimizer_state(self.optimizer, state, trained)
-        return self.optimizer
+            load_optimizer_state(optimizer, state, trained)
+        return optimizer
 
     def on_train_start(self) -> None:
         """Move the context to the model's device, and freeze BatchNorm if configured."""
@@ -292,12 +297,16 @@ class LocalModule(L.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count examples; the stand-in for an empty part of a batch does not count."""
-        if not batch.rank_factor:
-            return
-        num = self.task_type.num_counted(batch.targets)
-        self.loss_sum = self.loss_sum.to(outputs["mean"].device) + outputs["mean"] * num
-        self.num_seen = num + self.num_seen
-        if self.trainer.current_epoch == 0:
+        if batch.rank_factor:
+            self.count(batch, outputs["mean"], self.trainer.current_epoch)
+
+    def count(self, batch: Batch, mean: Tensor | None, epoch: int) -> None:
+        """Count a batch's examples, with their mean loss if there is one."""
+        if mean is not None:
+            num = self.task_type.num_counted(batch.targets)
+            self.loss_sum = self.loss_sum.to(mean.device) + mean * num
+            self.num_seen = num + self.num_seen
+        if epoch == 0:
             self.num_examples += len(batch.targets)
 
     def add_ranks(self, total: Callable[[list[float]], list[float]]) -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import lightning as L
@@ -58,10 +58,8 @@ class OwnStepModule(LocalModule):
         link = self.model.flfast_link
         link.local, link.round_idx = self, data.round_idx
         try:
-            dtype, validates = (
-                dtype_of_module(self.model),
-                overrides(self.model, "validation_step"),
-            )
+            dtype = dtype_of_module(self.model)
+            validates = overrides(self.model, "validation_step")
             with on_own_rank(self.model):
                 yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
         finally:
@@ -81,38 +79,26 @@ class OwnStepModule(LocalModule):
 
     def step(self, batch: Any, batch_idx: int) -> Any:
         """Take a step of the user's own batch; returns what Lightning's loop gets."""
+        automatic, epoch = self.model.automatic_optimization, self.model.trainer.current_epoch
         is_new = batch is not self._batch  # an optimizer may take a batch several times
         if is_new:
             self._batch, self._facts = batch, self.facts.popleft()
-        facts = self._facts
-        given = facts._replace(inputs=batch)
-        own = {**self.all_params, **self.joint.buffers_by_name}
+        facts, own = self._facts, {**self.all_params, **self.joint.buffers_by_name}
+        given, loss = facts._replace(inputs=batch), None
         task = ModuleTask(self.model, model_params=own)
         task.batch_idx = batch_idx
-        try:
-            if self.model.automatic_optimization:
-                loss = self._loss(task, own, given, self.context)
-            else:
-                loss = task(own, given)
-        except SkippedStepError:
-            self._count(task, len(facts.targets), None)
-            return None if self.model.automatic_optimization else task.outputs
+        with suppress(SkippedStepError):
+            loss = self._loss(task, own, given, self.context) if automatic else task(own, given)
         if is_new:
-            self._count(task, len(facts.targets), loss.detach())
-        if not self.model.automatic_optimization:
-            return task.outputs
+            self.count(facts, None if loss is None else loss.detach(), epoch)
+            for name, value in task.logged.items():
+                total, count = self.logged.get(name, (torch.zeros_like(value), 0))
+                num = len(facts.targets)
+                self.logged[name] = total + value * num, count + num
+        if loss is None or not automatic:
+            return None if automatic else task.outputs
         extra = task.outputs if isinstance(task.outputs, Mapping) else {}
         return {**extra, "loss": loss * facts.scale}
-
-    def _count(self, task: ModuleTask, num: int, mean: Tensor | None) -> None:
-        if mean is not None:
-            self.loss_sum = self.loss_sum.to(mean.device) + mean * num
-            self.num_seen = num + self.num_seen
-        if self.model.trainer.current_epoch == 0:
-            self.num_examples += num
-        for name, value in task.logged.items():
-            total, count = self.logged.get(name, (torch.zeros_like(value), 0))
-            self.logged[name] = total + value * num, count + num
 
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
         """Note what the last epoch logged in hooks, and metric objects; not of validation."""
@@ -133,15 +119,8 @@ class OwnStepModule(LocalModule):
         if not isinstance(self.make_optimizer, ModuleOptimizer):
             return super().configure_optimizers()
         configured = own(self.model, "configure_optimizers")()
-        found = self.make_optimizer.adapted(configured, self)
-        if found is not None:
-            self.optimizer = found
+        self.make_optimizer.adapt(configured, self)
         return configured
-
-    @property
-    def trained_by_name(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that the current stage trains, by name."""
-        return {name: p for name, p in self.all_params.items() if p.requires_grad}
 
 
 def training_metrics(trainer: L.Trainer) -> dict[str, Tensor]:

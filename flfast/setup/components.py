@@ -129,6 +129,9 @@ def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
     kinds = Kinds(tuple(models), members_of(config, data, family))
     if not others:
         return first
+    if any(isinstance(model, UserModule) for model in models.values()):
+        what = "members are LightningModules, which evaluate clients by steps of their own"
+        raise ConfigError(f"model.of: {what}; allowed: one such model, or members of nn.Module")
     data.kinds = kinds
     made = instantiate(config.algorithm) if own.algorithm is None else own.algorithm
     lacks_common = common is None and callable(made) and asks_for(made, "common")
@@ -258,9 +261,6 @@ def check_agree(
             raise ConfigError(f"{key}=auto: is found for one model; allowed: a number")
     if config.mode == "centralized":
         raise ConfigError("mode=centralized: trains one model; allowed with model=family: others")
-    if any(isinstance(one.module.model, UserModule) for one in members.values()):
-        what = "members are LightningModules, which evaluate clients by steps of their own"
-        raise ConfigError(f"model.of: {what}; allowed: one such model, or members of nn.Module")
     bases = [one.adapted.base.leaves if one.adapted else {} for one in members.values()]
     if next(iter(members.values())).module.algorithm.slices and not all(
         _equal(bases[0], base) for base in bases[1:]
@@ -304,11 +304,11 @@ def quiet_lightning() -> None:
     """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
-    # Local training validates only where asked.
-    warnings.filterwarnings("ignore", message="You defined a `validation_step` but have no")
-    # Ranks have different clients, of which some have no validation examples.
-    warnings.filterwarnings("ignore", message="It is recommended to use `self.log")
-    warnings.filterwarnings("ignore", message="Total length of `UserLoader`")
-    # Ranks need no srun: this is said wherever SLURM is installed.
-    warnings.filterwarnings("ignore", message="The `srun` command is available")
+    for message in (
+        ".*LeafSpec.*",  # Lightning's own use of torch
+        "You defined a `validation_step` but have no",  # local training validates where asked
+        "It is recommended to use `self.log",  # ranks have different clients, of which some
+        "Total length of `UserLoader`",  # have no validation examples
+        "The `srun` command is available",  # which ranks do not need, wherever SLURM is installed
+    ):
+        warnings.filterwarnings("ignore", message=message)
