@@ -55,6 +55,7 @@ class LocalModule(L.LightningModule):
     context: Context
     logged_in_steps: tuple[str, ...] = ()
     validates = False
+    unrepeatable: str | None = None
 
     def __init__(
         self,
@@ -87,18 +88,12 @@ class LocalModule(L.LightningModule):
         self.predictions = PredictionStore(task_type)
         self.personal_models: Callable[[Batch], Tensor] | None = None
         self.forward_pass: Callable[[Tensor], Tensor] | None = None
-        self.unrepeatable: str | None = None
         self._logged = {"val/loss"}
 
     def of(self, model: nn.Module, algorithm: Algorithm) -> "LocalModule":
         """A module with the same task and optimizer."""
-        copy = type(self)(
-            model,
-            algorithm,
-            self.make_optimizer,
-            self.task_type,
-            freeze_batchnorm=self.freeze_batchnorm,
-        )
+        task, freeze = self.task_type, self.freeze_batchnorm
+        copy = type(self)(model, algorithm, self.make_optimizer, task, freeze_batchnorm=freeze)
         for name in ("unrepeatable", "logged_in_steps", "validates"):
             setattr(copy, name, getattr(self, name))
         return copy
@@ -236,14 +231,8 @@ class LocalModule(L.LightningModule):
             # Made anew in every step: torch 2.8 and 2.9 move unevenly sharded parameters in the
             # first forward pass, and older leaves would keep the old values.
             params = self._objective_params = sharded_leaves(self.params)
-            task = ShardedTask(
-                self.model,
-                self.task_type,
-                batch,
-                model_params=params,
-                mesh=self.mesh,
-                name=self.algorithm.name,
-            )
+            sharded: Any = {"model_params": params, "mesh": self.mesh, "name": self.algorithm.name}
+            task = ShardedTask(self.model, self.task_type, batch, **sharded)
             loss = self._loss(task, params, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()

@@ -21,11 +21,9 @@ from flfast.lit.user_module import (
     column_of,
     is_evaluated,
     on_own_rank,
-    overrides,
     own,
 )
 from flfast.state.tree import Tree
-from flfast.state.weights import dtype_of_module
 
 
 class OwnStepModule(LocalModule):
@@ -58,10 +56,8 @@ class OwnStepModule(LocalModule):
         link = self.model.flfast_link
         link.local, link.round_idx = self, data.round_idx
         try:
-            dtype = dtype_of_module(self.model)
-            validates = overrides(self.model, "validation_step")
             with on_own_rank(self.model):
-                yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
+                yield self.model, client_loaders(data, self.facts, self.model)
         finally:
             link.local, link.round_idx = None, 0
             self._log_epochs(training_metrics(self.model.trainer))

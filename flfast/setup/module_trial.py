@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 from torchmetrics import Metric, MetricCollection
 
 from flfast.config.errors import ConfigError
-from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
@@ -26,7 +25,6 @@ from flfast.lit.user_module import (
     column_of,
     loss_of,
     observed,
-    overrides,
 )
 from flfast.setup.lightning_model import hook_in_steps
 from flfast.setup.plans import choose_precision
@@ -35,7 +33,6 @@ from flfast.setup.user_code import named
 from flfast.state.messages import printable
 from flfast.state.plan import Batching
 from flfast.state.randomness import same_generators
-from flfast.state.weights import dtype_of_module
 
 log = logging.getLogger(__name__)
 
@@ -124,25 +121,18 @@ def try_module(
     """
     batching = Batching(config.batch_size if config.batch_size != "auto" else 2)
     client = data.client(data.first_client, batching=batching)
-    two = client.indices[:2]
-    few = ClientDataModule(
-        *(data, data.first_client), batching=Batching(2), round_idx=1, indices=two
-    )
-    last = _OneStep()
+    two, last = client.indices[:2], _OneStep()
     trainer = _trainer(config, last)
-    with torch.random.fork_rng(devices=[]), same_generators():
-        with named("model", target):
-            copy = deepcopy(model)
-            dtype, validates = dtype_of_module(copy), overrides(copy, "validation_step")
-            loaders = client_loaders(client, deque(), dtype, validates=validates)
-            trainer.fit(copy, datamodule=loaders)
-            in_training = ("loss", *map(column_of, training_metrics(trainer)))
-            kept = ", ".join(_kept(model, copy))
-        with named("model", target):
-            validated, tested = (
-                (*measured(copy, evaluation_batches(data, two, copy), trainer, validation=part),)
-                for part in (True, False)
-            )
+    with torch.random.fork_rng(devices=[]), same_generators(), named("model", target):
+        copy = deepcopy(model)
+        loaders = client_loaders(client, deque(), copy)
+        trainer.fit(copy, datamodule=loaders)
+        in_training = ("loss", *map(column_of, training_metrics(trainer)))
+        kept = ", ".join(_kept(model, copy))
+        validated, tested = (
+            (*measured(copy, evaluation_batches(data, two, copy), trainer, validation=part),)
+            for part in (True, False)
+        )
     names = (in_training, validated, tested)
     _check(target, model, last.optimizer, names, config)
     if kept:
@@ -153,7 +143,6 @@ def try_module(
         why = "the module optimizes by hand"
     logged: Logged = {}
     if why is None:
-        loaders = client_loaders(few, deque(), dtype_of_module(model))
         logged, why = _recorded(target, model, next(iter(loaders.train_dataloader())))
     stems = {name.removesuffix("_step").removesuffix("_epoch") for name in in_training}
     missing = sorted(f"train/{name}" for name in stems - {"loss", *logged})
