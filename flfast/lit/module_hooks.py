@@ -69,45 +69,42 @@ def eager_only(module: L.LightningModule | L.LightningDataModule) -> list[str]:
     A hook that no more than logs what metric objects say, or resets them, does not count.
     """
     parts = module.named_children() if isinstance(module, L.LightningModule) else ()
-    metrics = {name for name, part in parts if all(map(_measures, part.modules()))}
-    return _overridden(module, table_of(module)[EAGER_ONLY], metrics | _LOGGING)
+    kinds = (Metric, nn.ModuleDict, nn.ModuleList)
+    metrics = [name for name, part in parts if all(isinstance(p, kinds) for p in part.modules())]
+    return overridden(module, table_of(module)[EAGER_ONLY], beside={*metrics, *_LOGGING})
 
 
 def overridden(
-    module: L.LightningModule | L.LightningDataModule, names: Iterable[str]
+    module: L.LightningModule | L.LightningDataModule,
+    names: Iterable[str],
+    *,
+    beside: Collection[str] = (),
 ) -> list[str]:
-    """Those of the names to which a user has given a body that does something else."""
-    return _overridden(module, names, set())
+    """Those of the names to which a user has given a body that does something else.
 
-
-def _overridden(
-    module: L.LightningModule | L.LightningDataModule, names: Iterable[str], quiet: set[str]
-) -> list[str]:
+    What a hook without arguments calls does not count, if it is named in `beside`.
+    """
     base = L.LightningModule if isinstance(module, L.LightningModule) else L.LightningDataModule
     kind = type(module).__mro__[2] if isinstance(module, UserModule) else type(module)
     own = {name: vars(module).get(name) or getattr(kind, name) for name in sorted(names)}
     pairs = ((name, method, getattr(base, name)) for name, method in own.items())
-    acts = (n for n, its, base in pairs if its is not base and (_acts(its, quiet) or _acts(base)))
+    acts = (n for n, its, base in pairs if its is not base and (_acts(its, beside) or _acts(base)))
     return [*acts]
 
 
-def _acts(method: Any, quiet: Collection[str] = ()) -> bool:
-    """Whether a method does more than to return None, or names in its code others than `quiet`."""
+def _acts(method: Any, beside: Collection[str] = ()) -> bool:
+    """Whether a method does more than to return None, or names in its code more than these."""
     if not isinstance(method, FunctionType):
         return True
     code = method.__code__
-    codes = [code, *(const for const in code.co_consts if isinstance(const, CodeType))]
-    if quiet and inspect.signature(method).parameters.keys() == {"self"} and not code.co_freevars:
-        return not all(name in quiet for each in codes for name in each.co_names)
+    if beside and inspect.signature(method).parameters.keys() == {"self"} and not code.co_freevars:
+        codes = [code, *(const for const in code.co_consts if isinstance(const, CodeType))]
+        return not all(name in beside for each in codes for name in each.co_names)
     steps = [*dis.get_instructions(method)]
     constants = [step.argval for step in steps if "CONST" in step.opname]
     others = {step.opname for step in steps if "CONST" not in step.opname}
     return constants != [None] or not others <= {"RESUME", "NOP", "RETURN_VALUE"}
 
 
-def _measures(part: nn.Module) -> bool:
-    return isinstance(part, (Metric, nn.ModuleDict, nn.ModuleList))
-
-
-_LOGGING = {"log", "log_dict", "compute", "reset", "items", "values", "float"}
+_LOGGING = ("log", "log_dict", "compute", "reset", "items", "values", "float")
 """Names in hooks that act on nothing but columns and metric objects."""

@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, call_step, loss_of, observed
+from flfast.lit.user_module import UnknownIndex, UserModule, call_step, loss_of, observed
 from flfast.state.tree import Tree
 from flfast.state.weights import layer_inputs
 from flfast.tasks.module import MODULE
@@ -24,7 +24,6 @@ class ModuleTask(LocalTask):
 
     Attributes:
         outputs: what the first call's training step returned.
-        logged: what the first call logged.
         batch_idx: the batch's number in its epoch.
     """
 
@@ -33,7 +32,6 @@ class ModuleTask(LocalTask):
     def __init__(self, model: UserModule, **options: Any) -> None:
         super().__init__(model, MODULE, **options)
         self.outputs: Any = None
-        self.logged: Logged = {}
         self.batch_idx: int | UnknownIndex = UnknownIndex()
         self._is_first = True
 
@@ -86,8 +84,3 @@ def local_task(model: nn.Module, task_type: TaskType, **options: Any) -> LocalTa
     if isinstance(model, UserModule):
         return ModuleTask(model, **options)
     return LocalTask(model, task_type, **options)
-
-
-def logged_of(task: LocalTask) -> Logged:
-    """What the first call of a task has logged."""
-    return task.logged if isinstance(task, ModuleTask) else {}

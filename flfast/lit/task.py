@@ -29,6 +29,9 @@ class LocalTask:
         model_params: the dict with the model's own parameters. With this very dict the model is
             called directly, with any other by `called_with`.
         example_weights: weights of a batch's examples, [B], with sum 1; None weighs them equally.
+
+    Attributes:
+        logged: what the first call logged by name, each []; a user's module alone logs.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class LocalTask:
     ) -> None:
         self._model, self._task_type, self._model_params = model, task_type, model_params
         self._buffers, self._example_weights = buffers or {}, example_weights
+        self.logged: dict[str, Tensor] = {}
 
     def __call__(self, params: Tree, batch: Batch) -> Tensor:
         """Mean loss []; see `Task`."""
