@@ -208,17 +208,11 @@ class LocalModule(L.LightningModule):
             freeze(self.model, frozen=True)
 
     def _placed(self, context: Context, device: torch.device) -> Context:
-        server, client, start = (
-            place_tree(tree, self.params, device)
-            for tree in (context.server, context.client, context.start)
-        )
-        facts, measured = (
-            tree_map(lambda leaf: placed(leaf, device), tree)
-            for tree in (context.facts, context.measured)
-        )
-        return context._replace(
-            server=server, client=client, start=start, facts=facts, measured=measured
-        )
+        trees = context.trees
+        found = {name: place_tree(trees[name], self.params, device) for name in trees}
+        for name in ("facts", "measured"):  # which are never sharded
+            found[name] = tree_map(lambda leaf: placed(leaf, device), trees[name])
+        return context._replace(**found)
 
     def on_train_end(self) -> None:
         """Unfreeze BatchNorm: Lightning warns of layers that enter training in eval mode."""

@@ -77,10 +77,13 @@ class ModuleOptimizer:
 
         Its only optimizer also gets the leaves beside the model, and its state.
         """
-        optimizers = [*_of_kind(configured, Optimizer)]
+        optimizers, schedulers = ([*_of_kind(configured, k)] for k in (Optimizer, LRScheduler))
         factor = float(local.context.lr) / self.lr if self.lr else 1.0
-        if factor != 1:
-            _scale(optimizers, [*_of_kind(configured, LRScheduler)], factor)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group.update({n: group[n] * factor for n in ("lr", "initial_lr") if n in group})
+        for scheduler in schedulers:
+            if hasattr(scheduler, "base_lrs"):
+                scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
         if len(optimizers) != 1:
             return
         groups = {id(p): group for group in optimizers[0].param_groups for p in group["params"]}
@@ -89,20 +92,6 @@ class ModuleOptimizer:
                 like = local.params.get(name.rpartition("/")[2])
                 groups.get(id(like), optimizers[0].param_groups[0])["params"].append(p)
         local.begun(optimizers[0])
-
-
-def _scale(
-    optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler], factor: float
-) -> None:
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        for name in ("lr", "initial_lr"):
-            if isinstance(group.get(name), torch.Tensor):
-                group[name].mul_(factor)
-            elif name in group:
-                group[name] *= factor
-    for scheduler in schedulers:
-        if hasattr(scheduler, "base_lrs"):
-            scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
 
 
 def _of_kind(configured: Any, kind: type) -> Iterator[Any]:

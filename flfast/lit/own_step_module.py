@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import torch
@@ -125,8 +125,3 @@ def training_metrics(trainer: L.Trainer) -> dict[str, Tensor]:
     others = {result.meta.name for result in results.values()}
     others |= {f"{name}_{end}" for name in others for end in ("step", "epoch")}
     return {n: value for n, value in trainer.callback_metrics.items() if n not in others}
-
-
-def own_steps(module: LocalModule) -> OwnStepModule | None:
-    """The module, if a user's LightningModule says how it trains."""
-    return cast(OwnStepModule, module) if isinstance(module, OwnStepModule) else None
