@@ -16,13 +16,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import (
-    UserModule,
-    column_of,
-    is_evaluated,
-    on_own_rank,
-    own,
-)
+from flfast.lit.user_module import UserModule, column_of, is_evaluated, on_own_rank, own
 from flfast.state.tree import Tree
 
 
@@ -97,10 +91,8 @@ class OwnStepModule(LocalModule):
         return {**extra, "loss": loss * facts.scale}
 
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
-        """Note what the last epoch logged in hooks, and metric objects; not of validation."""
+        """Note what the last epoch logged in hooks, and metric objects."""
         for name, value in found.items():
-            if is_evaluated(name):
-                continue
             column = column_of(name)
             forked = column.removesuffix("_step").removesuffix("_epoch")
             if not {column, forked} & self.logged.keys():
@@ -124,4 +116,5 @@ def training_metrics(trainer: L.Trainer) -> dict[str, Tensor]:
     results = trainer.fit_loop.epoch_loop.val_loop._results  # noqa: SLF001
     others = {result.meta.name for result in results.values()}
     others |= {f"{name}_{end}" for name in others for end in ("step", "epoch")}
-    return {n: value for n, value in trainer.callback_metrics.items() if n not in others}
+    found = trainer.callback_metrics.items()
+    return {name: x for name, x in found if name not in others and not is_evaluated(name)}

@@ -47,9 +47,6 @@ class Link:
         if self.recorded:
             raise NotImplementedError(f"the module reads {name}, which programs do not follow")
 
-    def __deepcopy__(self, memo: object) -> "Link":
-        return Link()
-
     def __reduce__(self) -> tuple[type["Link"], tuple[()]]:
         return Link, ()
 
