@@ -209,7 +209,9 @@ class LocalModule(L.LightningModule):
 
     def _placed(self, context: Context, device: torch.device) -> Context:
         trees = context.trees
-        found = {name: place_tree(trees[name], self.params, device) for name in trees}
+        found: dict[str, Any] = {
+            name: place_tree(trees[name], self.params, device) for name in trees
+        }
         for name in ("facts", "measured"):  # which are never sharded
             found[name] = tree_map(lambda leaf: placed(leaf, device), trees[name])
         return context._replace(**found)
