@@ -166,17 +166,16 @@ def test_the_users_object_stays_as_it_is(run):
 def test_a_run_that_is_killed_in_a_round_goes_on_as_if_it_had_not_been(flfast_run, tmp_path):
     """Two optimizers by hand; what counts is in checkpoints."""
     model = ("model=lightning", "model._target_=lightning_modules.Killed")
-    words = (*SMALL, "logger=csv", *model, "rounds=4", "checkpoint.every=1", "trainer.devices=1")
+    words = (*SMALL, "logger=csv", *model, "rounds=6", "checkpoint.every=1", "trainer.devices=1")
     folder = tmp_path / "killed"
     command = Command(
         train.main, (*words, f"hydra.run.dir={folder}"), tmp_path, {"KILL": "", "COLUMNS": "100"}
     )
     command.end()
     assert not (folder / "model.pt").exists()
-    found = (
-        flfast_run(*words, "resume=auto", run_dir="killed"),
-        flfast_run(*words, run_dir="whole"),
-    )
+    flfast_run(*words, "resume=auto", run_dir="killed")
+    assert "resuming after round " in (folder / "train.log").read_text()
+    found = folder, flfast_run(*words, run_dir="whole")
     killed, whole = (torch.load(each / "model.pt") for each in found)
     assert all(torch.equal(value, killed[name]) for name, value in whole.items())
 
