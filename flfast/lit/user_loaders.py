@@ -47,11 +47,11 @@ def client_loaders(
     Inputs get the module's data type; `facts` gets what else a run knows of batches. Validation
     examples are there for a module that has a step for them.
     """
+    dtype = dtype_of_module(model)
     own: Any = data.data.examples.datamodule
     found: Any = L.LightningDataModule() if own is None else copy(own)
     if own is not None:  # which were called once, when the run read the data
         found.setup = found.teardown = lambda stage=None: None
-    dtype = dtype_of_module(model)
     train = UserLoader(data.train_dataloader(), lambda b: data.augmented(b, dtype=dtype), facts)
     plain = data.data.examples.transform
     val = UserLoader(data.val_dataloader(), lambda b: plain(b, dtype=dtype))
