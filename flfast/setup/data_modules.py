@@ -128,7 +128,12 @@ def _of_clients(where: str, clients: Mapping[Any, Any]) -> tuple[Any, list[Any]]
     empty = [name for name, part in clients.items() if not len(part)]
     if empty:
         raise ValueError(f"{where}: client {empty[0]} has no sample; allowed: one or more")
-    log.info("%s: each of %d Datasets is that of a client", where, len(clients))
+    if set(clients) in ({0, 1}, {0, 1, 2}):  # as of random_split
+        log.warning(
+            "%s: each of %d Datasets is that of a client; test_data= takes test examples, and "
+            "torch.utils.data.ConcatDataset(PARTS) joins what is of no client",
+            *(where, len(clients)),
+        )
     names = [name for name, part in clients.items() for _ in range(len(part))]
     return ConcatDataset(clients.values()), names
 
