@@ -107,6 +107,12 @@ def _by_client(where: str, data: Any, *, samples: bool) -> tuple[Any, list[Any] 
         return _stacked(where, data) if samples else data, None
     if {"train", "test"} <= named.keys():
         raise ValueError(f"{where}: train and test are no clients; allowed: test_data=")
+    if named is not data and len(named) in {2, 3}:  # as of random_split
+        log.warning(
+            "%s: each of %d Datasets is that of a client; test_data= takes test examples, and "
+            "torch.utils.data.ConcatDataset(PARTS) joins what is of no client",
+            *(where, len(named)),
+        )
     return _of_clients(where, named)
 
 
@@ -128,12 +134,6 @@ def _of_clients(where: str, clients: Mapping[Any, Any]) -> tuple[Any, list[Any]]
     empty = [name for name, part in clients.items() if not len(part)]
     if empty:
         raise ValueError(f"{where}: client {empty[0]} has no sample; allowed: one or more")
-    if set(clients) in ({0, 1}, {0, 1, 2}):  # as of random_split
-        log.warning(
-            "%s: each of %d Datasets is that of a client; test_data= takes test examples, and "
-            "torch.utils.data.ConcatDataset(PARTS) joins what is of no client",
-            *(where, len(clients)),
-        )
     names = [name for name, part in clients.items() for _ in range(len(part))]
     return ConcatDataset(clients.values()), names
 
