@@ -21,23 +21,21 @@ from flfast.channel.release import Aggregated, released, with_next_norm
 from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
 from flfast.channel.server_side import CLIPPED, NOT_SELECTED
-from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first
 from flfast.distributed.client_state_placement import fetch_states, return_states
 from flfast.distributed.world import ALONE, World, common_spec, gather
 from flfast.engines.delivery import Delivery
+from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_evaluation import MeasuredSet, ModuleEvaluation
+from flfast.engines.evaluation.module_evaluation import evaluation_of
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
 from flfast.engines.reports import ClientReport, Trained
 from flfast.engines.site import Site
-from flfast.lit.user_module import UserModule
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-from flfast.tasks.task_type import Statistics
 
 
 class _Call(NamedTuple):
@@ -93,8 +91,7 @@ class Engine:
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
         self.finetune = finetune
-        kind = ModuleEvaluation if isinstance(site.model, UserModule) else Evaluation
-        self._evaluation = kind(site, finetune)
+        self._evaluation = evaluation_of(site, finetune)
         self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:
@@ -288,20 +285,11 @@ class Engine:
         together = self.site.divides_batches(plan)
         return self._evaluation(server, plan, together=together, fraction=fraction)
 
-    def predict(
-        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
-    ) -> list[tuple[EvaluationDataModule, Statistics]]:
-        """Predictions of chosen evaluation sets; see `Evaluation.predict`."""
-        plan, together = for_evaluation(plan), self.site.divides_batches(plan)
-        return self._evaluation.predict(server, plan, passes, together=together)
-
     def measure(
         self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
     ) -> list[MeasuredSet]:
-        """Chosen evaluation sets of a user's module, with its predictions."""
-        assert isinstance(self._evaluation, ModuleEvaluation)
-        plan = for_evaluation(plan)
-        return list(self._evaluation.measure(server, plan, passes, predicts=True))
+        """Chosen evaluation sets with their predictions, on a single rank."""
+        return self._evaluation.measure(server, for_evaluation(plan), passes)
 
     def personal_weights(self, server: Tree, client_id: int) -> Tree:
         """Weights of a client's own model; the client's state must be on this rank."""

@@ -69,10 +69,15 @@ def check_direction(config: DictConfig, hydra: DictConfig) -> None:
 
 
 def _column(column: str, name: str, algorithm: Algorithm, data: FederatedDataModule) -> str:
-    """`column`; `auto` is validation of the models that clients would use, if it is theirs."""
-    central = algorithm.evaluate_server and len(data.central_val)
-    view = "val" if algorithm.personal is None or central else "personal_val"
-    return f"{view}/{name}" if column == "auto" else column
+    """`column`; `auto` is validation of the models that clients would use.
+
+    A central validation set is the server model's. Without one, what clients train by is left.
+    """
+    if column != "auto":
+        return column
+    if len(data.central_val):
+        return f"val/{name}" if algorithm.evaluate_server else "train/loss"
+    return f"val/{name}" if algorithm.personal is None else f"personal_val/{name}"
 
 
 def check_metrics(config: DictConfig, engine: Engine) -> None:
