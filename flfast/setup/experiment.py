@@ -34,7 +34,7 @@ from flfast.setup.external_world import check_data_are_equal, check_folder_is_sh
 from flfast.setup.machinery import Machinery, build_machinery
 from flfast.setup.members import try_models
 from flfast.setup.model_check import check_events
-from flfast.setup.optimized_metric import check_direction, optimized_metric, use_lr, use_metrics
+from flfast.setup.optimized_metric import check_direction, optimized_metric, without_auto
 from flfast.setup.resume import (
     changed_hardware,
     checkpoint_keeper,
@@ -145,13 +145,12 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     own = job.own if loaded is None else replace(job.own, data=loaded)
     components = on_all_ranks(world, partial(build_components, config, own))
     check_data_are_equal(world, components.data)
-    phases = use_lr(phases, components.module)
+    phases = without_auto(phases, components.module, components.data)
     on_all_ranks(world, partial(check_events, components.data))
     on_all_ranks(world, partial(try_models, config, components))
     return_freed_memory()
     sizes = on_all_ranks(world, partial(find_sizes, phases, job.folder, components, world))
     phases = use_sizes(phases, gather(world, sizes))
-    phases = use_metrics(phases, components.module, components.data)
     check_direction(phases[0].config, job.hydra)
     decided = previous_decisions(newest, changes, world)
     machinery = on_all_ranks(

@@ -1,4 +1,4 @@
-"""The metrics that decide: result of a run, early stop, schedule; resolves their `auto`."""
+"""The metrics that decide: result of a run, early stop, schedule; resolves what is `auto`."""
 
 import logging
 from copy import deepcopy
@@ -25,10 +25,10 @@ def optimized_metric(config: DictConfig, module: LocalModule, data: FederatedDat
     return _column(found, task_type.headline, module.algorithm, data)
 
 
-def use_metrics(
+def without_auto(
     phases: list[Phase], module: LocalModule, data: FederatedDataModule
 ) -> list[Phase]:
-    """Copies of the phases with columns in place of `auto`."""
+    """Copies of the phases with columns, and a module's own learning rate, in place of `auto`."""
     replaced = deepcopy(phases)
     for phase in replaced:
         config = phase.config
@@ -37,15 +37,8 @@ def use_metrics(
             config.stop.metric = config.optimized_metric
         if adapt := config.schedule.adapt:
             adapt.metric = _column(adapt.metric, "loss", module.algorithm, data)
-    return replaced
-
-
-def use_lr(phases: list[Phase], module: LocalModule) -> list[Phase]:
-    """Copies of the phases with the rate of a module's own optimizer in place of `auto`."""
-    replaced = deepcopy(phases)
-    for phase in replaced:
-        if phase.config.optimizer.lr == "auto":
-            phase.config.optimizer.lr = getattr(module.make_optimizer, "lr", 1.0)
+        if config.optimizer.lr == "auto":
+            config.optimizer.lr = getattr(module.make_optimizer, "lr", 1.0)
     return replaced
 
 

@@ -31,7 +31,7 @@ from flfast.federation.paces.pace import Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.setup.components import build_components
 from flfast.setup.machinery import build_machinery
-from flfast.setup.optimized_metric import use_metrics
+from flfast.setup.optimized_metric import without_auto
 from flfast.state.config_keys import flat, influence
 
 PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
@@ -105,7 +105,7 @@ def build_node(
             "model=family: real clients have one architecture so far; allowed in a deployment: "
             "other models"
         )
-    phases = use_metrics(phases, components.module, components.data)
+    phases = without_auto(phases, components.module, components.data)
     machinery = build_machinery(phases, job, components, ALONE, {})
     initial = components.initial
     return Node(machinery.engine, machinery.plans, initial, client_id, folder), components.data

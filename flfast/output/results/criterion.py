@@ -30,6 +30,11 @@ class Criterion(NamedTuple):
     rises: bool
 
     @property
+    def metric(self) -> str:
+        """The metric of the columns, such as `accuracy`."""
+        return self.columns[0].partition("/")[2]
+
+    @property
     def name(self) -> str:
         """The columns, as a reader sees them."""
         return " or ".join(self.columns)
