@@ -80,6 +80,7 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         ValueError: if no evaluation set has the model or the examples for them.
     """
     sets, task_type = engine.evaluation_sets, engine.site.module.task_type
+    central = {"train", "global", *["val"] * (len(engine.site.data.central_val) > 0)}
     wanted = {
         "stop.metric": config.stop.get("metric"),
         "schedule.adapt.metric": config.schedule.adapt and config.schedule.adapt.metric,
@@ -88,7 +89,7 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
     }
     chosen = {f"{key}={metric}": metric for key, metric in wanted.items() if metric is not None}
     for setting, metric in chosen.items():
-        _check_metric(setting, metric, sets, task_type)
+        _check_metric(setting, metric, sets, central, task_type)
     own = {m for m in chosen.values() if not falls(m) and m.partition("/")[2] not in ALL_METRICS}
     if own and task_type.name == "module":
         log.info("larger is better: %s; see docs/reports.md", ", ".join(sorted(own)))
@@ -104,7 +105,9 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         )
 
 
-def _check_metric(setting: str, metric: str, sets: set[str], task_type: TaskType) -> None:
+def _check_metric(
+    setting: str, metric: str, sets: set[str], central: set[str], task_type: TaskType
+) -> None:
     view, _, name = metric.partition("/")
     if view not in {"train", *sets}:
         raise ValueError(
@@ -116,7 +119,9 @@ def _check_metric(setting: str, metric: str, sets: set[str], task_type: TaskType
     names = by_view.get(view, test) or task_type.metrics
     if not names:
         raise ValueError(f"{setting}: the module measures nothing there; allowed: train/loss")
-    if not any(name == known or name.startswith(f"{known}_") for known in names):
+    # Of clients there are also the spread, and means by model of a family.
+    spread = view not in central and any(name.startswith(f"{known}_") for known in names)
+    if name not in names and not spread:
         raise ValueError(
             f"{setting}: task={task_type.name} measures {', '.join(names)}; "
             f"allowed: one of them, such as {view}/{headline(names)}"

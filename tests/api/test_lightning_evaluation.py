@@ -1,15 +1,30 @@
 """Evaluation of LightningModules: it leaves nothing behind, and measures what is logged alone."""
 
+from types import SimpleNamespace
+
 import lightning as L
 import lightning_modules as modules
 import lightning_zoo as zoo
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from lightning_fits import QUIET, SMALL, weights
 from sampling import others_slow
 from torch.utils.data import DataLoader, TensorDataset
 
 import flfast
+from flfast.channel.wire import pack, unpack
+from flfast.datamodules.evaluation_sets import EvaluationSet
+from flfast.engines.evaluation.metrics import part_of_groups, summary
+from flfast.engines.evaluation.module_evaluation import _as_metrics
+from flfast.engines.evaluation.remote_metrics import (
+    joined_metrics,
+    message_of_metrics,
+    metrics_of,
+)
+from flfast.tasks.module import MODULE
 
 
 @pytest.fixture
@@ -148,3 +163,26 @@ def test_a_central_validation_set_is_compared_by_if_a_model_of_the_server_is_the
     central = [c for c in found.history.columns if c.startswith("val/")]
     assert not any("_std" in c or "_worst10" in c for c in central), "it is nobody's"
     assert not any(c.startswith("val/") for c in found.clients.columns)
+
+
+TOLD = st.dictionaries(st.text(min_size=1, max_size=20), st.floats(), max_size=4)
+
+
+@given(st.lists(TOLD, min_size=1, max_size=4))
+def test_what_real_clients_measure_is_what_a_simulation_would(told):
+    """Whatever names they log, and whatever values: also percentages."""
+    num = len(told)
+    examples = SimpleNamespace(task_type=MODULE, targets=torch.zeros(2 * num, dtype=torch.int64))
+    own = [SimpleNamespace(indices_of=lambda _: range(2))] * 2
+    data = SimpleNamespace(examples=examples, splits=dict(zip(("val", "test"), own, strict=True)))
+    clients = np.repeat(np.arange(num), 2)
+    part = EvaluationSet(np.arange(2 * num), clients, np.arange(num), clients)
+    expected = _as_metrics(part, dict(enumerate(told)))
+    answers = [
+        message_of_metrics({"local": part_of_groups(expected, torch.tensor([k]))})
+        for k in range(num)
+    ]
+    sent = [metrics_of(data, k, unpack(pack(message))) for k, message in enumerate(answers)]
+    found = joined_metrics([answer["local"] for answer in sent])
+    assert summary(found) == pytest.approx(summary(expected), nan_ok=True)
+    assert (found.headline, found.spread) == (expected.headline, expected.spread)
