@@ -165,7 +165,8 @@ def test_a_central_validation_set_is_compared_by_if_a_model_of_the_server_is_the
     assert not any(c.startswith("val/") for c in found.clients.columns)
 
 
-TOLD = st.dictionaries(st.text(min_size=1, max_size=20), st.floats(), max_size=4)
+VALUES = st.floats(-1e30, 1e30) | st.sampled_from([np.nan, np.inf])
+TOLD = st.dictionaries(st.text(min_size=1, max_size=20), VALUES, max_size=4)
 
 
 @given(st.lists(TOLD, min_size=1, max_size=4))

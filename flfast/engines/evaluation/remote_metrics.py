@@ -1,5 +1,6 @@
 """A client's own metrics as a message, and those of several clients together."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -12,9 +13,13 @@ from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.tasks.names import headline, in_order, in_range
 
 
+_LARGEST = 1e30
+"""Finite values beyond it would overflow in a mean."""
+
+
 class _SetFacts(BaseModel, strict=True, extra="forbid"):
     num_examples: Positive
-    weight: float = Field(gt=0, le=1e30)
+    weight: float = Field(gt=0, le=_LARGEST)
     values: dict[Annotated[str, Field(max_length=100)], float] = Field(max_length=100)
 
 
@@ -56,7 +61,7 @@ def metrics_of(
         if facts.num_examples > most or facts.weight > facts.num_examples * num_targets:
             raise MalformedError(f"{name}: of more than {most} examples")
         for key, value in facts.values.items():
-            if not own and not in_range(key, value):
+            if _LARGEST < abs(value) < math.inf or not (own or in_range(key, value)):
                 raise MalformedError(f"{name}: {key} is {value:g}")
         best = headline(facts.values)
         found[name] = GroupMetrics(

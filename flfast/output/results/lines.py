@@ -200,7 +200,7 @@ def _over_clients(line: Line, history: Sequence[Row], metric: str, over: Over) -
     deviations = [found.get(x, math.nan) for x in line.x]
     ends = np.stack([np.subtract(line.y, deviations), np.add(line.y, deviations)])
     if metric in ALL_METRICS:
-        ends = ends.clip(0, math.inf if falls(metric) or max(line.y) > 1 else 1.0)
+        ends = ends.clip(0, math.inf if falls(metric) or any(y > 1 for y in line.y) else 1.0)
     low, high = ends.tolist()
     return line._replace(low=low, high=high, band="± std over clients")
 
