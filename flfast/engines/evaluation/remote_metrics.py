@@ -12,7 +12,6 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.tasks.names import headline, in_order, in_range
 
-
 _LARGEST = 1e30
 """Finite values beyond it would overflow in a mean."""
 
