@@ -75,16 +75,13 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
 
 
 def _table(sets: Sequence[MeasuredSet]) -> Table:
-    rows = [evaluation_columns(part.name, part.metrics) for part in sets]
-    names = dict.fromkeys(column.partition("/")[2] for row in rows for column in row)
-    headline = sets[0].metrics.headline
-    shown = sorted(names, key=lambda name: name != headline)
+    found, headline = metrics_of(sets), sets[0].metrics.headline
+    names = dict.fromkeys(column.partition("/")[2] for column in found)
     table = empty_table([""], [f"{part.name}/" for part in sets])
     table.add_row("examples", *(str(len(part.examples)) for part in sets))
-    for name in shown:
-        found = zip((f"{part.name}/{name}" for part in sets), rows, strict=True)
-        cells = (value(column, row.get(column, math.nan)) for column, row in found)
-        table.add_row(Text(name), *cells)
+    for name in sorted(names, key=lambda name: name != headline):
+        columns = (f"{part.name}/{name}" for part in sets)
+        table.add_row(Text(name), *(value(c, found.get(c, math.nan)) for c in columns))
     return table
 
 
@@ -177,11 +174,10 @@ def _write_clients(path: Path, sets: Sequence[MeasuredSet]) -> None:
     rows: dict[int, dict[str, Any]] = {}
     names: dict[str, None] = {}
     for part in sets:
-        examples = dict(
-            zip(part.metrics.groups.tolist(), part.metrics.num_examples.tolist(), strict=True)
-        )
-        for client_id, columns in client_columns(part.name, part.metrics):
-            found = {f"{part.name}/examples": examples[client_id], **columns}
+        sizes = part.metrics.num_examples.tolist() * part.metrics.of_clients
+        rows_of_set = client_columns(part.name, part.metrics)
+        for size, (client_id, columns) in zip(sizes, rows_of_set, strict=True):
+            found = {f"{part.name}/examples": size, **columns}
             if part.client_names:
                 found["client"] = part.client_names[client_id]
             rows.setdefault(client_id, {}).update(found)

@@ -12,13 +12,13 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.tasks.names import headline, in_order, in_range
 
-_LARGEST = 1e30
-"""Finite values beyond it would overflow in a mean."""
+_LARGEST = 1e290
+"""Finite values beyond it would overflow in a mean. Those of diverged models are far below."""
 
 
 class _SetFacts(BaseModel, strict=True, extra="forbid"):
     num_examples: Positive
-    weight: float = Field(gt=0, le=_LARGEST)
+    weight: float = Field(gt=0, le=1e30)
     values: dict[Annotated[str, Field(max_length=100)], float] = Field(max_length=100)
 
 
