@@ -50,17 +50,17 @@ def metrics_of(
     """
     found: dict[str, GroupMetrics] = {}
     task, targets = data.examples.task_type, data.examples.targets
-    own = task.name == "module"  # its metrics are those that it logs there
+    any_names = task.name == "module"  # its metrics are those that it logs there
     num_targets = targets[0].numel() if task.counts else 1
     for name, facts in read_facts(_MetricsFacts, message).sets.items():
-        if not own and {*facts.values} != {*task.metrics}:
+        if not any_names and {*facts.values} != {*task.metrics}:
             raise MalformedError(f"{name}: metrics of another task")
         split = data.splits["val" if name in {"val", "personal_val"} else "test"]
         most = len(split.indices_of(client_id))
         if facts.num_examples > most or facts.weight > facts.num_examples * num_targets:
             raise MalformedError(f"{name}: of more than {most} examples")
         for key, value in facts.values.items():
-            if _LARGEST < abs(value) < math.inf or not (own or in_range(key, value)):
+            if _LARGEST < abs(value) < math.inf or not (any_names or in_range(key, value)):
                 raise MalformedError(f"{name}: {key} is {value:g}")
         best = headline(facts.values)
         found[name] = GroupMetrics(
@@ -70,7 +70,7 @@ def metrics_of(
             {key: torch.tensor([x], dtype=torch.float64) for key, x in facts.values.items()},
             {},
             best,
-            tuple(in_order(facts.values)) if own else (best,),
+            tuple(in_order(facts.values)) if any_names else (best,),
         )
     return found
 
