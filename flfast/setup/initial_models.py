@@ -6,6 +6,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.lit.channels_last import use_channels_last
@@ -57,6 +58,9 @@ def initial_models(config: DictConfig, data: FederatedDataModule, own: Own = NOT
         ConfigError: if a model does not fit the examples, or its weights do not fit it.
     """
     models, family, common = build_models(config, data, own)
+    if len(models) > 1 and any(isinstance(model, UserModule) for model in models.values()):
+        what = "members are LightningModules, which evaluate clients by steps of their own"
+        raise ConfigError(f"model.of: {what}; allowed: one such model, or members of nn.Module")
     by_name = {
         name: _initial_model(config, data, model, member=place, num_members=len(models))
         for place, (name, model) in enumerate(models.items())

@@ -35,7 +35,7 @@ from flfast.setup.build import (
     build_selection,
 )
 from flfast.setup.initial_models import InitialModel, Models, initial_models
-from flfast.setup.lightning_model import check_steps, hooks_in_steps
+from flfast.setup.lightning_model import check_steps
 from flfast.setup.module_trial import try_module
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
@@ -154,16 +154,14 @@ def _of_model(
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     if trial is not None:
         by_hand, several = not model.automatic_optimization, trial.optimizer.several
-        state = config.local_optimizer_state
-        check_steps(algorithm, initial, by_hand=by_hand, several=several, state=state)
+        check_steps(algorithm, initial, config, by_hand=by_hand, several=several)
     make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
     module = kind(
         *(model, algorithm, make_optimizer, task_type), freeze_batchnorm=config.bn == "frozen"
     )
-    if isinstance(model, UserModule) and trial is not None:
-        module.unrepeatable = trial.unrepeatable
-        module.logged_in_steps, module.validates = trial.logged_in_steps, trial.monitors
-        module.acts_in_steps = hooks_in_steps(model, data.examples.datamodule)
+    if trial is not None:
+        module.unrepeatable, module.logged_in_steps = trial.unrepeatable, trial.logged_in_steps
+        module.validates = trial.monitors
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Learner(data, module, initial, adapted, privacy, capabilities, topology)

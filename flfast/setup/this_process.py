@@ -23,11 +23,11 @@ def quiet_lightning() -> None:
     """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
-    # Local training validates only where asked.
-    warnings.filterwarnings("ignore", message="You defined a `validation_step` but have no")
-    # Ranks have different clients, of which some have no validation examples.
-    warnings.filterwarnings("ignore", message="It is recommended to use `self.log")
-    warnings.filterwarnings("ignore", message="Total length of `UserLoader`")
-    # Ranks need no srun: this is said wherever SLURM is installed.
-    warnings.filterwarnings("ignore", message="The `srun` command is available")
+    for message in (
+        ".*LeafSpec.*",  # Lightning's own use of torch
+        "You defined a `validation_step` but have no",  # local training validates where asked
+        "It is recommended to use `self.log",  # ranks have different clients, of which some
+        "Total length of `UserLoader`",  # have no validation examples
+        "The `srun` command is available",  # which ranks do not need, wherever SLURM is installed
+    ):
+        warnings.filterwarnings("ignore", message=message)
