@@ -21,23 +21,21 @@ from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
 from flfast.channel.sent import ClientReport
 from flfast.channel.server_side import CLIPPED
-from flfast.datamodules.evaluation_sets import EvaluationDataModule
 from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first
 from flfast.distributed.client_state_placement import fetch_states, return_states
 from flfast.distributed.world import ALONE
 from flfast.engines.delivery import Delivery
+from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_evaluation import MeasuredSet, ModuleEvaluation
+from flfast.engines.evaluation.module_evaluation import evaluation_of
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
 from flfast.engines.reports import Trained, after_reduction, exchange
 from flfast.engines.site import Site
-from flfast.lit.user_module import UserModule
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-from flfast.tasks.task_type import Statistics
 
 
 class MemberEngines(NamedTuple):
@@ -104,8 +102,7 @@ class Engine:
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
         self.finetune, self.members = finetune, members
-        kind = ModuleEvaluation if isinstance(site.model, UserModule) else Evaluation
-        self._evaluation = evaluation or kind(site, finetune)
+        self._evaluation = evaluation or evaluation_of(site, finetune)
         self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:
@@ -295,20 +292,11 @@ class Engine:
         together = self.site.divides_batches(plan)
         return self._evaluation(server, plan, together=together, fraction=fraction)
 
-    def predict(
-        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
-    ) -> list[tuple[EvaluationDataModule, Statistics]]:
-        """Predictions of chosen evaluation sets; see `Evaluation.predict`."""
-        plan, together = for_evaluation(plan), self.site.divides_batches(plan)
-        return self._evaluation.predict(server, plan, passes, together=together)
-
     def measure(
         self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
     ) -> list[MeasuredSet]:
-        """Chosen evaluation sets of a user's module, with its predictions."""
-        assert isinstance(self._evaluation, ModuleEvaluation)
-        plan = for_evaluation(plan)
-        return list(self._evaluation.measure(server, plan, passes, predicts=True))
+        """Chosen evaluation sets with their predictions, on a single rank."""
+        return self._evaluation.measure(server, for_evaluation(plan), passes)
 
     def personal_weights(self, server: Tree, client_id: int) -> Tree:
         """Weights of a client's own model; the client's state must be on this rank."""

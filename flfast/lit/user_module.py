@@ -6,7 +6,8 @@ Lightning's; only what a local step computes passes through `OwnStepModule`.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from copy import deepcopy
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import lightning as L
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 if TYPE_CHECKING:
@@ -230,6 +232,20 @@ def adopt(module: L.LightningModule) -> UserModule:
     object.__setattr__(module, "flfast_link", Link())
     assert isinstance(module, UserModule)
     return module
+
+
+def without_traces(model: UserModule) -> UserModule:
+    """A module whose steps leave nothing in the given one.
+
+    A training step of a user's module may count, keep outputs, or draw random numbers, in Python.
+    This is a copy with the same parameters, unless the module cannot be copied.
+    """
+    kept = tree_leaves([[*vars(part).values()] for part in model.modules()])
+    outputs = [x for x in kept if isinstance(x, Tensor) and not x.is_leaf]
+    shared = {id(p): p for p in model.parameters()}  # and outputs have no copies
+    with suppress(Exception):
+        return deepcopy(model, {**shared, **{id(x): x.detach() for x in outputs}})
+    return model
 
 
 def released(module: UserModule) -> L.LightningModule:

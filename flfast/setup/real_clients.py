@@ -30,7 +30,7 @@ from flfast.federation.loop import Federation
 from flfast.federation.paces.sync import ROUNDS
 from flfast.setup.build_engine import build_engine
 from flfast.setup.learner import learner_of
-from flfast.setup.optimized_metric import use_metrics
+from flfast.setup.optimized_metric import without_auto
 from flfast.setup.plans import build_plans
 from flfast.state.config_keys import flat, influence
 
@@ -106,7 +106,7 @@ def build_node(
             "other models"
         )
     data, module = learner.data, learner.module
-    phases = use_metrics(phases, module, data)
+    phases = without_auto(phases, module, data)
     engine, _ = build_engine(phases, job, learner, ALONE, {})
     plans = build_plans(phases, module.model)
     return Node(engine, plans, learner.initial, client_id, folder), data

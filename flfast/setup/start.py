@@ -26,7 +26,7 @@ from flfast.setup.initial_models import initial_models
 from flfast.setup.learner import Learner, build_learner
 from flfast.setup.members import try_models
 from flfast.setup.model_check import check_events
-from flfast.setup.optimized_metric import check_direction, use_lr, use_metrics
+from flfast.setup.optimized_metric import check_direction, without_auto
 from flfast.setup.resume import checkpoint_keeper, earlier_run
 from flfast.setup.this_process import prepare_process
 from flfast.state.machine import return_freed_memory
@@ -72,12 +72,11 @@ def _with_examples_of_node(own: Own, config: DictConfig, world: World) -> Own:
 def _decided(phases: list[Phase], job: HydraJob, learner: Learner, world: World) -> list[Phase]:
     """The phases with values in place of every `auto`; the models are tried."""
     step, config = partial(on_all_ranks, world), phases[0].config
-    phases = use_lr(phases, learner.module)
+    phases = without_auto(phases, learner.module, learner.data)
     step(check_events, learner.data)
     step(try_models, config, learner)
     return_freed_memory()
     sizes = step(find_sizes, phases, job.folder, learner, world)
     phases = use_sizes(phases, gather(world, sizes))
-    phases = use_metrics(phases, learner.module, learner.data)
     check_direction(phases[0].config, job.hydra)
     return phases

@@ -11,6 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.text import Text
 from torch import Tensor, nn
@@ -115,13 +116,11 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
         ConfigError: if the model cannot be exported, or the program has other outputs.
         OSError: if the file cannot be written.
     """
-    model = _model(run, client_id)
-    transform, program = run.data.examples.transform, model
+    model, transform = _model(run, client_id), run.data.examples.transform
+    stored, program = _inputs(run, model), model
     if isinstance(model, UserModule):
-        stored, program = _inputs_of_forward(run, model), released(model)
-        expected = program(*stored)
+        expected = released(model)(*stored)
     else:
-        stored = (_examples(run),)
         expected = model(transform(*stored, dtype=torch.float32))
         program = StoredInputs(deepcopy(model), transform).eval()
     about = _describe(run, stored, expected, client_id)
@@ -171,36 +170,37 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def _examples(run: OpenedRun) -> Tensor:
-    """Stored inputs of test or training examples [M, ...]."""
+def _inputs(run: OpenedRun, model: nn.Module) -> Inputs:
+    """Stored inputs of test or training examples; of a user's module what its forward reads."""
     indices = run.data.central_test
     if len(indices) < _BATCH:
         indices = run.data.splits["train"].indices
-    batches = run.data.eval_loader(indices[:_COMPARED])
-    stored = torch.cat([batch.inputs for batch in batches])
-    while len(stored) < _BATCH:
-        stored = torch.cat([stored, stored])
-    return stored
+    if isinstance(model, UserModule):
+        found = _inputs_of_forward(run, model, indices[:_COMPARED])
+    else:
+        batches = run.data.eval_loader(indices[:_COMPARED])
+        found = (torch.cat([batch.inputs for batch in batches]),)
+    return _rows(found, torch.arange(num := _size(found)).repeat(-(-_BATCH // num)))
 
 
-def _inputs_of_forward(run: OpenedRun, model: UserModule) -> Inputs:
+def _inputs_of_forward(run: OpenedRun, model: UserModule, indices: np.ndarray) -> Inputs:
     """What the module says that its forward reads, or what its evaluation gives it."""
-    given, where = model.example_input_array, type(model).__name__
-    seen: list[Inputs] = [] if given is None else [given if isinstance(given, tuple) else (given,)]
-    if given is None:
-        batches = evaluation_batches(run.data, run.data.splits["train"].indices[:_COMPARED], model)
-        step = evaluation_step(model, validation=False) or "training_step"
-        hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
-        with named("model", where), observed(model, {}, silent=True, recorded=False):
-            call_step(model, step, next(batches).inputs, 0)
-        hook.remove()
+    given, seen = model.example_input_array, list[Inputs]()
+    if given is not None:
+        return given if isinstance(given, tuple) else (given,)
+    batch = next(evaluation_batches(run.data, indices, model)).inputs
+    step = evaluation_step(model, validation=False) or "training_step"
+    hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    where = type(model).__name__
+    with named("model", where), observed(model, {}, silent=True, recorded=False):
+        call_step(model, step, batch, 0)
+    hook.remove()
     if len(seen) != 1:
         raise ConfigError(
             f"model={where}: its steps call forward {len(seen)} times; allowed: a module with "
             f"self.example_input_array, the arguments of its forward"
         )
-    num = _size(seen[0])
-    return _rows(seen[0], torch.arange(num).repeat(-(-_BATCH // num)))
+    return seen[0]
 
 
 def _size(inputs: Inputs) -> int:

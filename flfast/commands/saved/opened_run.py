@@ -23,7 +23,7 @@ from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.build_engine import engine_of_site
 from flfast.setup.learner import Learner, learner_of
 from flfast.setup.members import with_members
-from flfast.setup.optimized_metric import use_lr, use_metrics
+from flfast.setup.optimized_metric import without_auto
 from flfast.setup.plans import build_plans, build_trainer
 from flfast.setup.resume import first_state
 from flfast.state.plan import RoundPlan
@@ -89,7 +89,7 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     data, module = learner.data, learner.module
     own = _check_models(module.algorithm, saved, personal=personal)
     _warn_of_other_data(saved, data)
-    phases = use_lr(use_metrics(saved.phases, module, data), module)
+    phases = without_auto(saved.phases, module, data)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
     trainers = Trainers(module, make_trainer)
     site = Site(module, data, trainers, ClientStates(), ALONE, adapted=learner.adapted)

@@ -67,7 +67,7 @@ class RoundProgress(Callback):
             progress.TimeElapsedColumn(),
             progress.TextColumn("eta"),
             progress.TimeRemainingColumn(compact=True),
-            progress.TextColumn("{task.fields[note]}", style="cyan"),
+            progress.TextColumn("{task.fields[note]}", style="cyan", markup=False),
             console=console,
             refresh_per_second=self._refresh_per_second,
         )
