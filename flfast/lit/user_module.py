@@ -35,6 +35,7 @@ class Link:
         silent: whether Lightning does not hear of this call, and metric objects do not count it.
         recorded: whether a program is recorded, which repeats what this call does.
         results: Lightning's record of an evaluation; None outside of one.
+        names: what the module has logged in evaluations, as it writes it.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Link:
         self.logged: Logged | None = None
         self.silent = self.recorded = False
         self.results: Any = None
+        self.names: set[str] = set()
 
     def is_read(self, name: str) -> None:
         """Refuse to record a program of a step that reads what differs from step to step."""
@@ -116,6 +118,7 @@ class UserModule(L.LightningModule):
             hook = self._current_fx_name or "on_test_epoch_end"
             always: Any = {"on_step": False, "on_epoch": True, "reduce_fx": reduce}
             link.results.log(hook, name, value, **always, **about)
+            link.names.add(name)
             return
         is_mean = isinstance(value, Tensor) and reduce in {"mean", torch.mean}
         if link.logged is not None and is_mean:

@@ -42,7 +42,7 @@ def build_engine(
         ConfigError: if it cannot train the models, or a metric will not be measured.
     """
     config, data = phases[0].config, learner.data
-    callbacks = build_callbacks(config, data, learner.module.task_type.logged[1], job.own)
+    callbacks = build_callbacks(config, data, learner.module.task_type.monitored, job.own)
     make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     states, records = (
         make_states(config.client_states, job.folder / name, world)

@@ -16,7 +16,6 @@ from flfast.config.own import OWN, Own
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.hooks import HOOKS
 from flfast.lit.trainers import overridden_hooks
-from flfast.lit.user_module import column_of
 from flfast.output.callbacks.final_weights import FinalWeights
 from flfast.output.callbacks.text_samples import TextSamples
 from flfast.setup.user_code import described
@@ -53,14 +52,14 @@ _NEVER = ("on_predict_", "on_sanity_check_", "on_save_checkpoint", "on_load_chec
 
 
 def build_callbacks(
-    config: DictConfig, data: FederatedDataModule, logged: Sequence[str], own: Own
+    config: DictConfig, data: FederatedDataModule, monitored: Sequence[str], own: Own
 ) -> list[L.Callback]:
     """The configured callbacks; they get the hooks of rounds and of local training.
 
     Args:
         config: names them; a node may stand for an object of `own`.
         data: of the run.
-        logged: names of what a user's module logs on a client's validation examples.
+        monitored: names that local training logs on a client's validation examples.
         own: objects of a Python program.
 
     Raises:
@@ -70,7 +69,7 @@ def build_callbacks(
     nodes = {name: node for name, node in (config.callbacks or {}).items() if node is not None}
     callbacks = {name: _made(name, node, own) for name, node in nodes.items()}
     for name, callback in callbacks.items():
-        if problem := next(_problems(callback, config, data, logged), None):
+        if problem := next(_problems(callback, config, data, monitored), None):
             raise ConfigError(f"callbacks.{name}: {type(callback).__name__}{problem}")
         if isinstance(callback, TextSamples):
             callback.check(data.examples)
@@ -98,7 +97,7 @@ def refusal(callback: object) -> str | None:
 
 
 def _problems(
-    callback: object, config: DictConfig, data: FederatedDataModule, logged: Sequence[str]
+    callback: object, config: DictConfig, data: FederatedDataModule, monitored: Sequence[str]
 ) -> Iterator[str]:
     """Why a callback cannot work, in words that follow its name."""
     if not isinstance(callback, L.Callback):
@@ -112,16 +111,15 @@ def _problems(
         if type(callback) is shipped.ProgressBar:
             yield ": shows nothing itself; allowed: TQDMProgressBar or RichProgressBar"
     if isinstance(callback, shipped.EarlyStopping):
-        yield from _problems_of_stopping(callback.monitor, config, data, logged)
+        yield from _problems_of_stopping(callback.monitor, config, data, monitored)
     yield from _problems_of_state(callback)
 
 
 def _problems_of_stopping(
-    monitor: str, config: DictConfig, data: FederatedDataModule, logged: Sequence[str]
+    monitor: str, config: DictConfig, data: FederatedDataModule, monitored: Sequence[str]
 ) -> Iterator[str]:
-    known = column_of(monitor) in logged or monitor == "val/loss"
-    if not known or not config.trainer.limit_val_batches:
-        names = " or ".join(f"val/{name}" for name in logged or ["loss"])
+    if monitor not in monitored or not config.trainer.limit_val_batches:
+        names = " or ".join(monitored)
         yield (
             f"(monitor={monitor}) ends the epochs of a client; allowed: {names}, with "
             "trainer.limit_val_batches=1.0; stop=plateau ends the run"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -136,7 +135,7 @@ def _of_model(
     trial, kind, task_type = None, LocalModule, data.examples.task_type
     if isinstance(model, UserModule):
         trial = try_module(config.model["_target_"], model, data, config)
-        kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+        kind, task_type = OwnStepModule, trial.on(task_type)
         config = _with_momentum(config, trial.optimizer)
     num_clients = data.num_clients
     algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)

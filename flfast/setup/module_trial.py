@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import lightning as L
@@ -33,6 +34,7 @@ from flfast.setup.user_code import named
 from flfast.state.messages import printable
 from flfast.state.plan import Batching
 from flfast.state.randomness import same_generators
+from flfast.tasks.task_type import TaskType
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class ModuleTrial(NamedTuple):
     Attributes:
         optimizer: makes optimizers as the module does.
         logged: names of what it logs.
+        monitored: names of what it logs on validation examples, as it writes them.
         logged_in_steps: names of numbers that `training_step` logs.
         monitors: whether a scheduler watches a metric of validation.
         unrepeatable: why its local training is no program; None if it is, as far as it shows.
@@ -54,9 +57,14 @@ class ModuleTrial(NamedTuple):
 
     optimizer: ModuleOptimizer
     logged: Names
+    monitored: tuple[str, ...]
     logged_in_steps: tuple[str, ...]
     monitors: bool
     unrepeatable: str | None
+
+    def on(self, task_type: TaskType) -> TaskType:
+        """The task with the names that the module logs."""
+        return replace(task_type, logged=self.logged, monitored=self.monitored)
 
 
 class _OneStep(L.Callback):
@@ -129,10 +137,11 @@ def try_module(
         trainer.fit(copy, datamodule=loaders)
         in_training = ("loss", *map(column_of, training_metrics(trainer)))
         kept = ", ".join(_kept(model, copy))
-        validated, tested = (
-            (*measured(copy, evaluation_batches(data, two, copy), trainer, validation=part),)
-            for part in (True, False)
+        validated = (
+            *measured(copy, evaluation_batches(data, two, copy), trainer, validation=True),
         )
+        monitored = (*sorted(copy.flfast_link.names),)
+        tested = (*measured(copy, evaluation_batches(data, two, copy), trainer),)
     names = (in_training, validated, tested)
     _check(target, model, last.optimizer, names, config)
     if kept:
@@ -149,7 +158,7 @@ def try_module(
     if missing and why is None and config.engine != "eager":
         what = "only engine=eager has the columns %s: these are no means of what a step logs"
         log.info(f"model=%s: {what}", target, ", ".join(missing))
-    return ModuleTrial(last.optimizer, names, tuple(logged), last.monitors, why)
+    return ModuleTrial(last.optimizer, names, monitored, tuple(logged), last.monitors, why)
 
 
 def _check(

@@ -54,6 +54,11 @@ def test_early_stopping_monitors_what_the_module_logs(quick, numbers, patience):
 @pytest.mark.parametrize(
     ("callback", "words", "said"),
     [
+        (
+            EarlyStopping("val_loss"),
+            VALIDATED,
+            "allowed: val/loss, with trainer.limit_val_batches",
+        ),
         (ModelCheckpoint(), (), "callbacks.ModelCheckpoint: ModelCheckpoint: .*keep_best"),
         (EarlyStopping("val/f9"), VALIDATED, "allowed: val/loss, with trainer.limit_val_batches"),
         (EarlyStopping("val/loss"), (), "with trainer.limit_val_batches=1.0; stop=plateau"),
