@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from flfast.config.errors import ConfigError
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.remote_data import RemoteData
 from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_hooks import eager_only
 from flfast.lit.module_optimizer import ModuleOptimizer
@@ -116,6 +117,8 @@ def try_module(
     Raises:
         ConfigError: with the user's own lines, if the module raises.
     """
+    if isinstance(data, RemoteData):
+        target = f"{target}, tried by the server with samples of ones"
     trained = sum(p.requires_grad for p in model.parameters())
     batching = Batching(config.batch_size if config.batch_size != "auto" else 2)
     client = data.client(data.first_client, batching=batching)

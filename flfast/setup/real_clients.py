@@ -14,15 +14,17 @@ from typing import Annotated, Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, field_validator
+from torch.utils._pytree import tree_leaves
 
 from flfast.channel.wire import Count, Message, dtype_of, read_facts, readable
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
+from flfast.config.own import is_data_module
 from flfast.config.phases import AUTO_SIZES, Phase
 from flfast.config.rule import choice, shown
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.datamodules.remote_data import SPLITS, Schema, schema_of
+from flfast.datamodules.remote_data import SPLITS, Schema, ones_like, schema_of
 from flfast.distributed.world import ALONE
 from flfast.engines.node import Node
 from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, RemoteTraining
@@ -31,7 +33,7 @@ from flfast.federation.paces.pace import Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.setup.components import build_components
 from flfast.setup.machinery import build_machinery
-from flfast.setup.optimized_metric import use_metrics
+from flfast.setup.optimized_metric import use_lr, use_metrics
 from flfast.state.config_keys import flat, influence
 
 PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
@@ -79,12 +81,16 @@ def check_is_real(config: DictConfig, *, seeded_noise: bool = False) -> None:
 
 
 def fingerprint(config: DictConfig) -> dict[str, str]:
-    """A hash of the value of each key that numbers of a run depend on."""
+    """A hash of the value of each key that numbers of a run depend on.
+
+    What a user's DataModule gets is each node's own.
+    """
+    own = ("data.",) if is_data_module(config.data) else PLACES
     plain: Any = OmegaConf.to_container(config, resolve=True)
     return {
         key: hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
         for key, value in flat(plain)
-        if influence(key) == "results" and not key.startswith(PLACES)
+        if influence(key) == "results" and (key == "data._target_" or not key.startswith(own))
     }
 
 
@@ -105,7 +111,7 @@ def build_node(
             "model=family: real clients have one architecture so far; allowed in a deployment: "
             "other models"
         )
-    phases = use_metrics(phases, components.module, components.data)
+    phases = use_metrics(use_lr(phases, components.module), components.module, components.data)
     machinery = build_machinery(phases, job, components, ALONE, {})
     initial = components.initial
     return Node(machinery.engine, machinery.plans, initial, client_id, folder), components.data
@@ -136,6 +142,9 @@ class Greeting(BaseModel):
             raise ValueError("a size is not in [0, 2^31)")
         if math.prod(examples.input_shape) > _MOST_EXAMPLES:
             raise ValueError(f"input_shape has more than {_MOST_EXAMPLES} numbers")
+        samples = tree_leaves(ones_like(examples.samples, 1))
+        if sum(leaf.numel() for leaf in samples if leaf is not None) > _MOST_EXAMPLES:
+            raise ValueError(f"samples have more than {_MOST_EXAMPLES} numbers")
         try:
             dtype_of(examples.input_dtype), dtype_of(examples.target_dtype)
         except TypeError as error:
@@ -197,7 +206,8 @@ def check_together(
         for key, value in one.examples._asdict().items():
             what = "the hash of names of columns and classes" if key == "names" else key
             where = f"client {one.client} (node {node}): its examples"
-            _same(where, what, value, getattr(first, key))
+            if key != "samples":
+                _same(where, what, value, getattr(first, key))
         for name in SPLITS:
             sizes[name][one.client] = one.sizes[name]
     missing = [client_id for client_id in range(num_clients) if client_id not in nodes]

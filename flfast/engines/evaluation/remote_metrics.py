@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field
 from flfast.channel.wire import MalformedError, Message, Positive, read_facts
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.tasks.names import in_range
+from flfast.tasks.names import headline, in_range
+from flfast.tasks.task_type import TaskType
 
 
 class _SetFacts(BaseModel, strict=True, extra="forbid"):
@@ -37,26 +38,30 @@ def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
 
 
 def metrics_of(
-    data: FederatedDataModule, client_id: int, message: Message
+    data: FederatedDataModule, task: TaskType, client_id: int, message: Message
 ) -> dict[str, GroupMetrics]:
     """A client's metrics by set, which it has sent; `data` says how many examples it has.
+
+    Those of a user's module have names that the server's own trial knows, and values of any size.
 
     Raises:
         MalformedError: if they are not those of the task, out of their range, or of more examples
             than it has.
     """
     found: dict[str, GroupMetrics] = {}
-    task, targets = data.examples.task_type, data.examples.targets
-    num_targets = targets[0].numel() if task.counts else 1
+    num_targets = data.examples.targets[0].numel() if task.counts else 1
+    is_own = task.name == "module"
     for name, facts in read_facts(_MetricsFacts, message).sets.items():
-        if facts.headline != task.headline or {*facts.values} != {*task.metrics}:
+        names, known = {*facts.values}, {*task.metrics, "loss"}
+        expected = headline(facts.values) if is_own else task.headline
+        if facts.headline != expected or not (names <= known if is_own else names == known):
             raise MalformedError(f"{name}: metrics of another task")
         split = data.splits["val" if name in {"val", "personal_val"} else "test"]
         most = len(split.indices_of(client_id))
         if facts.num_examples > most or facts.weight > facts.num_examples * num_targets:
             raise MalformedError(f"{name}: of more than {most} examples")
         for key, value in facts.values.items():
-            if not in_range(key, value):
+            if not is_own and not in_range(key, value):
                 raise MalformedError(f"{name}: {key} is {value:g}")
         found[name] = GroupMetrics(
             torch.tensor([client_id]),
@@ -65,6 +70,7 @@ def metrics_of(
             {key: torch.tensor([x], dtype=torch.float64) for key, x in facts.values.items()},
             {},
             facts.headline,
+            tuple(facts.values) if is_own else (),
         )
     return found
 
