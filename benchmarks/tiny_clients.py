@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import flfast
+from benchmarks.building import seed_torch
 
 NUM_CLIENTS, MEAN_SIZE, NUM_CLASSES = 1000, 20, 10
 SAME = 1e-3
@@ -69,7 +70,7 @@ def examples(*, ragged: bool) -> tuple[TensorDataset, np.ndarray]:
 
 def seconds(kind: type[nn.Module], data: Any, rounds: int, **about: Any) -> tuple[float, float]:
     """Median seconds of training in a warm round, and the loss of the last one."""
-    torch.manual_seed(0)
+    seed_torch(0, "weights")
     with TemporaryDirectory() as folder:
         words = (*WORDS, f"rounds={rounds + 1}")
         run = flfast.run(*words, folder=f"{folder}/run", data=data, model=kind(), **about)
