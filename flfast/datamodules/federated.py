@@ -26,14 +26,7 @@ from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.own_samples import as_samples
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Shift
-from flfast.datamodules.splits import (
-    ClientIndices,
-    Split,
-    group_by_client,
-    hold_out,
-    split_examples,
-    val_set,
-)
+from flfast.datamodules.splits import ClientIndices, Split, hold_out, split_examples, val_set
 from flfast.state.injection import call_with
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
@@ -175,8 +168,8 @@ class FederatedDataModule(L.LightningDataModule):
                 f"{num_clients}; allowed: as many, or partition=whole for a client's own data"
             )
         if is_own and len(self.central_val):
-            whose = np.zeros_like(self.central_val)
-            self.splits["val"] = group_by_client(self.central_val, whose, 1)
+            val = self.central_val
+            self.splits["val"] = ClientIndices(val, np.array([0, len(val)]))
         offsets = np.arange(num_clients + 1) > client_id
         for name, split in self.splits.items():
             indices = split.indices_of(0 if is_own else client_id)

@@ -102,7 +102,7 @@ def ones_like(look: Any, num: int) -> Any:
 
     try:
         return tree_map(ones, look)
-    except (TypeError, AttributeError, RuntimeError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError, RuntimeError, RecursionError) as error:
         raise ValueError(f"samples: {type(error).__name__}") from error
 
 
@@ -154,7 +154,7 @@ class RemoteData(FederatedDataModule):
         one = torch.zeros((1, *schema.input_shape), dtype=getattr(torch, schema.input_dtype))
         inputs: Any = one.expand(num, *schema.input_shape)
         transform = AS_STORED
-        if schema.samples is not None:
+        if schema.task == "module":
             inputs, transform = StackedSamples(ones_like(schema.samples, num)), SampleTransform()
         return MadeUpExamples(
             inputs=inputs,

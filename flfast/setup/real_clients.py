@@ -142,9 +142,11 @@ class Greeting(BaseModel):
             raise ValueError("a size is not in [0, 2^31)")
         if math.prod(examples.input_shape) > _MOST_EXAMPLES:
             raise ValueError(f"input_shape has more than {_MOST_EXAMPLES} numbers")
-        samples = tree_leaves(ones_like(examples.samples, 1))
-        if sum(leaf.numel() for leaf in samples if leaf is not None) > _MOST_EXAMPLES:
+        rows = [leaf for leaf in tree_leaves(ones_like(examples.samples, 1)) if leaf is not None]
+        if sum(leaf.numel() for leaf in rows) > _MOST_EXAMPLES:
             raise ValueError(f"samples have more than {_MOST_EXAMPLES} numbers")
+        if examples.task == "module" and not rows:
+            raise ValueError("samples have no tensor")
         try:
             dtype_of(examples.input_dtype), dtype_of(examples.target_dtype)
         except TypeError as error:

@@ -6,9 +6,11 @@ import pytest
 from deployed_runs import SMALL, Nodes, assert_equal_runs, rows_of
 
 import flfast
-from flfast.api.deployment import serve
+from flfast.api.deployment import Client, serve
+from flfast.channel.wire import Message, pack, unpack
 from flfast.config.errors import ConfigError
 from flfast.output.results.table import read_history
+from flfast.setup.real_clients import Greeting
 
 COLUMNS = (
     *("train/loss", "train/double", "val/loss", "local/loss", "local/acc", "local/acc_std"),
@@ -93,3 +95,26 @@ def test_what_the_server_cannot_try_is_refused_before_round_1(tmp_path, override
     with pytest.raises(ConfigError, match=re.escape(message)):
         deployed(tmp_path, *overrides, model=model)
     assert not (tmp_path / "server" / "metrics.csv").exists()
+
+
+ODD = (
+    None,
+    [],
+    "float32 -5",
+    "float33 2",
+    "save 1",
+    "float32 x",
+    5,
+    {"a": [7]},
+    ["int64 99999999999"],
+)
+
+
+def test_a_greeting_of_impossible_samples_is_refused(tmp_path):
+    words = words_of("partition=whole", "+data.clients=[0]")
+    client = Client(*words, client_id=0, folder=tmp_path)
+    facts = unpack(client.answer(pack(Message({"kind": "greeting", "clients": 1})))).facts
+    assert Greeting.model_validate(facts).examples.samples == ["float32 8", "int64"]
+    for samples in ODD:
+        with pytest.raises(ValueError, match="samples"):
+            Greeting.model_validate({**facts, "examples": [*facts["examples"][:-1], samples]})
