@@ -57,7 +57,7 @@ def test_an_upload_is_refused_or_in_its_ranges(message, privacy):
         return
     expected = tree_map(lambda leaf: leaf.to("meta"), UPLOAD)
     arrival = server.from_outside(Sender(0, 1), sent, expected, 5)
-    assert shown(arrival.reason) and arrival.num_bytes < 1e4
+    assert shown(arrival.reason) and arrival.up_bytes < 1e4
     if arrival.upload is None:
         assert arrival.status == "rejected" and arrival.reason
         return

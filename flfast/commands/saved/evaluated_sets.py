@@ -79,7 +79,7 @@ def evaluate(run: OpenedRun, split: str) -> list[EvaluatedSet]:
     if split == "test" and run.saved.config.finetune_epochs:
         passes.append(_FINETUNED)
     named = run.data.client_names
-    task_type = run.components.module.task_type
+    task_type = run.learner.module.task_type
     if task_type.name == "module":
         parts = refused(lambda: run.engine.measure(run.server, run.plan, passes))
         found = [_of_module(one, task_type, named) for one in parts]

@@ -53,7 +53,7 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
     folder = Path(options.get("output", saved.folder / "evaluation"))
     make_folder(folder, named="output" in options)
     who = "clients' own models" if run.personal else "the server's model"
-    title = f"{run.components.module.algorithm.name} · {who} · {run.origin}"
+    title = f"{run.learner.module.algorithm.name} · {who} · {run.origin}"
     about: dict[str, Any] = {
         "title": title,
         "run": str(saved.folder),

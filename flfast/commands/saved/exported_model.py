@@ -8,7 +8,6 @@ Of a user's LightningModule it is the forward.
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
+import flfast
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
@@ -148,7 +148,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
 
 
 def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
-    algorithm = run.components.module.algorithm
+    algorithm = run.learner.module.algorithm
     if client_id is not None and client_id not in run.data.candidates:
         allowed = ", ".join(map(str, run.data.candidates[:_MOST_NAMED]))
         more = ", ..." if len(run.data.candidates) > _MOST_NAMED else ""
@@ -159,7 +159,7 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
             f"model alone, so it cannot be exported"
         )
     model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own, client_id))
-    own, weights = run.components, model_weights(run.server)
+    own, weights = run.learner, model_weights(run.server)
     if client_id is not None:
         own = own.of_client(client_id)
         weights = run.engine.personal_weights(run.server, client_id)
@@ -217,14 +217,14 @@ def _describe(
 ) -> dict[str, str]:
     transform, config = run.data.examples.transform, run.saved.config
     mean, std = (getattr(transform, name, None) for name in ("mean", "std"))
-    own = isinstance(run.components.module.model, UserModule)
+    own = isinstance(run.learner.module.model, UserModule)
     kind = tree_leaves(inputs)[0].dtype
     steps = ["divided by 255"] if kind == torch.uint8 and not own else []
     if mean is not None and std is not None:
         steps.append(f"minus {list(mean)}, divided by {list(std)}")
     return {
-        "flfast": version("flfast"),
-        "algorithm": run.components.module.algorithm.name,
+        "flfast": flfast.__version__,
+        "algorithm": run.learner.module.algorithm.name,
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",
         "origin": run.origin,
