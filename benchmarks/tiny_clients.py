@@ -1,8 +1,9 @@
 """What a user's LightningModule costs in a round of many tiny clients.
 
-`python -m benchmarks.tiny_clients` times the fastest warm round of 1,000 clients with a LightningModule whose
-step is cross-entropy, and with the same network as an `nn.Module` and `task=classification`. The
-two take turns. Clients have 20 examples each, or 2 to 38. It takes about two minutes.
+`python -m benchmarks.tiny_clients` times the fastest warm round of 1,000 clients with a
+LightningModule whose step is cross-entropy, and with the same network as an `nn.Module` and
+`task=classification`. The two take turns. Clients have 20 examples each, or 2 to 38. It takes
+about two minutes.
 """
 
 import argparse
