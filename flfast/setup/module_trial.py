@@ -183,7 +183,7 @@ def _check(
 
 def _kept(model: UserModule, trained: UserModule) -> Iterator[str]:
     """Attributes that training has changed, other than weights, metric objects and Lightning's."""
-    lightnings = vars(L.LightningModule()).keys()
+    lightnings = vars(L.LightningModule()).keys() | {"_hparams"}  # which it makes when it is read
     for name in changed_attributes(model, trained):
         path, _, last = name.rpartition(".")
         part = trained.get_submodule(path)
