@@ -60,7 +60,7 @@ class _Call(NamedTuple):
     site: Site
     training: LocalTraining
     channel: Channel
-    own: Tree = {}  # noqa: RUF012 - never changed
+    reference: Tree = {}  # noqa: RUF012 - never changed
 
 
 class Engine:
@@ -193,7 +193,7 @@ class Engine:
             self._last_call = round_idx, number + 1 if round_idx == last_round else 0
             return secure_reduction(channel, algorithm, cohort, self._last_call)
         memory = channel.remembered(algorithm.name)
-        basis = Basis(site.data.num_clients, memory, call.own)
+        basis = Basis(site.data.num_clients, memory, call.reference)
         return reduction_for(rule, cohort, algorithm.parts, basis)
 
     def _reference(

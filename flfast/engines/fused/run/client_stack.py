@@ -206,12 +206,12 @@ class StackProgram:
             stack=lambda clients: like(clients[0], len(clients)).copy_(torch.stack(clients)),
         )
         for span in stack_spans(order.sizes, data[0].batching, exact=exact):
-            members = slice(span.first, span.first + span.width)
+            members = slice(span.place, span.place + span.width)
             if span.width == 1:
-                state = self._state.slot(span.first, stage)
-                context = contexts[span.first].trees
+                state = self._state.slot(span.place, stage)
+                context = contexts[span.place].trees
             else:
-                state = self._state.slots(span.first, span.width, stage)
+                state = self._state.slots(span.place, span.width, stage)
                 context = _narrow_context(together, single[1], members)
             trees = [state, context, settings, self._batch]
             programs, of = self.client.programs[stage], None if span.width == 1 else single
@@ -229,7 +229,7 @@ class StackProgram:
     def _rows(self, span: StackSpan, order: "_StackOrder") -> Iterator[Tree]:
         """The rows of a span's steps in chunks, each row [T, S, B, ...]."""
         indices, sizes = order.indices(span)
-        data = order.data[span.first : span.first + span.width]
+        data = order.data[span.place : span.place + span.width]
         loss = self._state.state["loss"]
         num_rows = ROWS_PER_READ.get(loss.device.type, ROWS_PER_READ["cpu"])
         at_once = max(num_rows // (span.width * span.size), 1)
@@ -277,7 +277,7 @@ class _StackOrder:
     def indices(self, span: StackSpan) -> tuple[np.ndarray, np.ndarray]:
         """A span's indices [T, S, B], any index where it is padding, and batch sizes [T, S]."""
         steps = slice(span.step, span.step + span.num)
-        members = slice(span.first, span.first + span.width)
+        members = slice(span.place, span.place + span.width)
         sizes, starts = self.sizes[steps, members], self._starts[steps, members, None]
         row = np.arange(span.size)
         places = np.where(row < sizes[:, :, None], starts + row, starts[:1])
@@ -296,5 +296,5 @@ def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
 def _narrow_context(together: Tree, single: Tree, members: slice) -> Tree:
     """The contexts of some clients of the stack, as views; leaves that differ are [S, ...]."""
     return tree_map(
-        lambda leaf, one: leaf if leaf.ndim == one.ndim else leaf[members], together, single
+        lambda leaf, alone: leaf if leaf.ndim == alone.ndim else leaf[members], together, single
     )

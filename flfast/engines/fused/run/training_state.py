@@ -78,9 +78,9 @@ class TrainingState:
             wanted["grads"] = self._grads[stage]
         return tree_map(lambda leaf: leaf[place], wanted)
 
-    def slots(self, first: int, width: int, stage: int) -> Tree:
+    def slots(self, place: int, width: int, stage: int) -> Tree:
         """The states of adjacent clients in a stage, as views [width, ...]."""
-        return tree_map(lambda leaf: leaf[first : first + width], self._stage_state(stage))
+        return tree_map(lambda leaf: leaf[place : place + width], self._stage_state(stage))
 
     def _stage_state(self, stage: int) -> Tree:
         return {**self.state, "optimizer": self.state["optimizer"][str(stage)]}
