@@ -41,9 +41,9 @@ def test_every_algorithm_has_a_row_in_the_table_of_its_family(root):
 
 
 def told_defaults():
-    """Settings in the table of decisions.md, `mu: 0.1`, by the letters of an algorithm's name."""
-    page = PAGE.with_name("decisions.md").read_text(encoding="utf-8")
-    part = page.partition("\n### Defaults of algorithms")[2].partition("\n## ")[0]
+    """Settings in the table of decisions/algorithms.md, `mu: 0.1`, by the letters of an algorithm's name."""
+    page = (PAGE.parent / "decisions" / "algorithms.md").read_text(encoding="utf-8")
+    part = page.partition("\n## Defaults of algorithms")[2].partition("\n## ")[0]
     told = {}
     for names, settings in re.findall(r"^\| ([^|]+) \| (`[^|]+) \|", part, flags=re.MULTILINE):
         for name in names.split(", "):
