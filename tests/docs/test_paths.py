@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 import pytest
-from pages import PAGES, ROOT, named_files, page_name
+from pages import PAGES, ROOT, named_files, page, page_name
 
 FOLDERS = (
     *("flfast", "conf", "docs", "tests", "benchmarks", "notebooks", "hydra_plugins"),
@@ -130,8 +130,7 @@ def test_a_name_that_is_elsewhere_is_found():
 
 def test_the_place_of_the_auc_is_said_with_a_name():
     """A file alone cannot be compared with what is there, and was another one three times."""
-    (text,) = (page.read_text("utf-8") for page in NOW if "AUC by client is our own" in page.read_text("utf-8"))
-    (place,) = re.findall(r"AUC by client is our own\*\* (.*)", text)
+    (place,) = re.findall(r"AUC by client is our own\*\* (.*)", page("decisions/tasks"))
     assert IN_A_FILE.findall(place)
 
 
