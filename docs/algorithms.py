@@ -24,7 +24,7 @@ from flfast.engines.engine import Engine
 from flfast.engines.fused.training import FusedTraining
 from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
-from flfast.setup.components import build_components
+from flfast.setup.learner import learner_of
 from flfast.setup.plans import build_plan
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
@@ -70,28 +70,28 @@ def table(names: list[str]) -> str:
 
 def row(config: DictConfig) -> list[str]:
     """Cells of an algorithm, after a round of two clients."""
-    components = build_components(config)
-    algorithm, states = components.module.algorithm, ClientStates()
-    server = algorithm.server_state(components.initial)
-    trainers = Trainers(components.module, lambda plan: new_trainer())
-    site = Site(components.module, components.data, trainers, states)
+    learner = learner_of(config)
+    algorithm, states = learner.module.algorithm, ClientStates()
+    server = algorithm.server_state(learner.initial)
+    trainers = Trainers(learner.module, lambda plan: new_trainer())
+    site = Site(learner.module, learner.data, trainers, states)
     engine = Engine(site, EagerTraining(site))
     engines = (engine.training, FusedTraining(site, {}, stack="auto"))
-    plan = build_plan(0, config, components.module.model)
+    plan = build_plan(0, config, learner.module.model)
     uploads = engine.train(server, [0, 1], plan, on_client=lambda report: None).uploads
     assert uploads is not None
     upload = {**uploads.mean, **tree_map(itemgetter(0), uploads.rows)}
-    download = first_downloads(algorithm, components.initial)(0)
+    download = first_downloads(algorithm, learner.initial)(0)
     if algorithm.place is not None:  # it adds where a slice is
         upload = {name: part for name, part in upload.items() if name in download}
     node = config.algorithm
     source = inspect.getdoc(import_module(node._target_.rpartition(".")[0])) or ""
     return [
         paper(source),
-        sized(download, components.initial) + calls(algorithm),
-        sized(upload, components.initial),
-        ", ".join(filter(None, (kept(server), records(algorithm, components.initial)))),
-        sized(states.get(0) or {}, components.initial, nothing=""),
+        sized(download, learner.initial) + calls(algorithm),
+        sized(upload, learner.initial),
+        ", ".join(filter(None, (kept(server), records(algorithm, learner.initial)))),
+        sized(states.get(0) or {}, learner.initial, nothing=""),
         ", ".join(engine.name for engine in engines if allows(engine.choose, plan)),
         ", ".join(name for name, how in STRATEGIES.items() if allows(engine.choose, how(plan))),
         options(node),

@@ -1,7 +1,6 @@
 """Federated learning at the speed of the hardware."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from flfast.state import quick_torchmetrics
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from flfast.lit.user_module import round_number
 
 __all__ = ["ConfigError", "Run", "RunStopped", "compose", "round_number", "run"]
-__version__ = version("flfast")
+__version__ = "0.1.0"
 quick_torchmetrics.install()
 
 _MODULES = {

@@ -1,5 +1,7 @@
 """LightningModules as their users write them, for inputs of 8 numbers and 3 classes."""
 
+import os
+import signal
 from typing import ClassVar
 
 import lightning as L
@@ -139,6 +141,15 @@ class TwoOptimizers(ByHand):
     def configure_optimizers(self):
         first, last = self.net[0].parameters(), self.net[2].parameters()
         return torch.optim.SGD(first, lr=0.1), torch.optim.Adam(last, lr=0.01)
+
+
+class Killed(TwoOptimizers):
+    """Its process is killed in the middle of round 5, if the environment says so."""
+
+    def training_step(self, batch, batch_idx):
+        if flfast.round_number(self) == 5 and batch_idx == 1 and "KILL" in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().training_step(batch, batch_idx)
 
 
 class Hooked(Plain):

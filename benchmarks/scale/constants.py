@@ -18,13 +18,13 @@ import torch.distributed as dist
 
 from benchmarks.scale.model import Constants
 from flfast.channel.reduction import MeanReduction
+from flfast.channel.sent import ClientReport
 from flfast.checkpoints.files import publish
 from flfast.datamodules.splits import ClientIndices
 from flfast.distributed.assignment import assign_cohort
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import ALONE, World, common_spec
-from flfast.engines.engine import Engine
-from flfast.engines.reports import ClientReport, Trained
+from flfast.engines.engine import Engine, Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.federation.sampling import Sampling

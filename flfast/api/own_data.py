@@ -2,25 +2,29 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch.core.hooks import DataHooks
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, default_collate
 
-from flfast.api.own_dataset import is_dataset
-from flfast.api.own_frame import Coded, coded_text, is_frame, refuse_missing_rows
-from flfast.api.own_parts import ALLOWED, OwnPart, PartReader, check_names, num_outputs
+from flfast.api.own_frame import is_frame, read_frames
+from flfast.api.own_parts import ALLOWED, OwnPart, is_dataset, num_outputs, read_pairs
 from flfast.config.errors import ConfigError, refused
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.missing import as_objects, missing_owners
-from flfast.datamodules.sources.table_files import index_columns
+from flfast.datamodules.own_samples import (
+    ClientNames,
+    OwnData,
+    client_names,
+    own_examples,
+    padded_labels,
+    roles,
+    sample_labels,
+)
+from flfast.datamodules.samples import SamplePart
 from flfast.datamodules.transforms import BatchTransform
-from flfast.datamodules.value_names import Clients, number_clients
-from flfast.setup.data_modules import load, read_samples
+from flfast.setup.data_modules import read_forms
 from flfast.setup.user_code import named
 from flfast.tasks.names import TaskName
 
@@ -47,109 +51,95 @@ def read_data(
         if given:
             raise ConfigError(f"{given[0]}= needs data=; {ALLOWED}")
         return None
-    fitting = _arguments(data, task)
+    fitting = _arguments(data)
     if odd := [name for name in given if name not in fitting]:
         allowed = (
             ", ".join(f"{name}=" for name in fitting) or "none: an Examples names its own test set"
         )
+        column = "; target= names a column of a DataFrame" if odd[0] == "target" else ""
         raise ConfigError(
-            f"{odd[0]}= with data= of type {type(data).__name__}; allowed: {allowed}"
+            f"{odd[0]}= with data= of type {type(data).__name__}; allowed: {allowed}{column}"
         )
     if not fitting:
         return data
     with refused(), named("data", type(data).__name__):
-        if "labels" in fitting:
-            return read_samples(data, test_data, client, labels)
-        if isinstance(data, DataHooks):
-            return _read_module(data, client, task)
-    return _read_pairs(data, test_data, target, client, task)
+        if is_frame(data):
+            return _of_frames(data, test_data, target, client, task)
+        found = read_forms(data, test_data, client, samples=task == "module")
+        if task == "module":
+            return own_examples(found, labels)
+        return _of_pairs(found, labels, task)
 
 
-def _arguments(data: Any, task: TaskName) -> tuple[str, ...]:
-    """Names of further arguments about data of this type, for a model of this task."""
-    is_own = task == "module" and not is_frame(data)
+def _arguments(data: Any) -> tuple[str, ...]:
+    """Names of further arguments about data of this type."""
+    if is_frame(data):
+        return "test_data", "target", "client"
     if isinstance(data, DataHooks):
-        return ("client", "labels") if is_own else ("client",)
+        return "client", "labels"
     if isinstance(data, Examples) or (callable(data) and not is_dataset(data)):
         return ()
-    return ("test_data", "client", "labels") if is_own else ("test_data", "target", "client")
+    return "test_data", "client", "labels"
 
 
-def _read_module(module: Any, client: Any, task: TaskName) -> Examples:
-    """The pairs (input, target) of a DataModule, for a model that is no LightningModule."""
-    train, test, val, batch_size, clients = load("data=", module)
-    if train.collate is not default_collate or clients is not None:
-        raise ConfigError("data= has a collate_fn or clients; allowed: model= a LightningModule")
-    if val is not None:
-        log.warning("data=: only a LightningModule uses val_dataloader; split.val is used")
-    found = _read_pairs(train.dataset, test and test.dataset, None, client, task)
-    return replace(found, batch_size=batch_size)
-
-
-def _read_pairs(
+def _of_frames(
     data: Any, test_data: Any, target: str | None, client: str | None, task: TaskName
 ) -> Examples:
-    """The examples of inputs and targets; a module reads targets of any kind."""
+    """The examples of DataFrames; a module reads targets of any kind."""
     if task == "module":
         kind = getattr(data[target].dtype, "kind", "O") if target in data else "O"
         task = "regression" if kind == "f" else "classification"
-    coded = Coded(data, test_data)
-    if is_frame(data):
-        check_names("data", data)
-        data = data.drop(columns=index_columns("data=", data.columns, {target, client}))
-        tests = _with_columns_of(data, test_data, client)
-        coded = coded_text(data, tests, target=target, client=client, task=task)
-    reader = PartReader(target, client, task)
-    train = reader.read("data", coded.data)
-    test = None if test_data is None else reader.read("test_data", coded.test_data)
-    try:
-        return _examples(train, test, task, coded)
-    except ConfigError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"data=: {error}") from None
+    found = read_frames(data, test_data, target=target, client=client, task=task)
+    train, *tests = map(SamplePart, found.parts)
+    about = {"categories": found.categories, "class_names": found.classes}
+    given = OwnData(train, tests[0] if tests else None)
+    return _of_pairs(given, None, task, f"column {target}", **about)
 
 
-def _with_columns_of(data: Any, test_data: Any, client: str | None) -> Any:
-    """A test set with the columns in the order of `data`; it may lack those of clients."""
-    if not is_frame(test_data):
-        return test_data
-    test_data = test_data.drop(columns=index_columns("test_data=", test_data, data.columns))
-    names = [name for name in data.columns if name in test_data.columns or name != client]
-    if set(names) != set(test_data.columns):
-        odd = sorted(map(str, set(names) ^ set(test_data.columns)))
-        raise ConfigError(f"test_data=: column {odd[0]} is in one DataFrame only; allowed: both")
-    return test_data[names]
+def _of_pairs(
+    data: OwnData, labels: Any, task: TaskName, target: str = "targets", **about: Any
+) -> Examples:
+    """The examples of pairs (input, target), for a model that is no LightningModule."""
+    given = {"data": data.train} | ({} if data.test is None else {"test_data": data.test})
+    if any(part.collate is not default_collate for part in given.values()):
+        raise ConfigError("data= has a collate_fn; allowed: model= a LightningModule")
+    if data.val is not None:
+        log.warning("data=: only a LightningModule uses val_dataloader; split.val is used")
+    parts = [read_pairs(key, part.dataset, task, target) for key, part in given.items()]
+    clients = ClientNames("data=: the clients", *(part.clients for part in parts))
+    train, *tests = (SamplePart(part.samples) for part in parts)
+    if data.clients is not None:
+        if any(part.clients is not None for part in parts):
+            raise ConfigError("data= names clients twice, once in its samples; allowed: once")
+        samples = data._replace(train=train, test=tests[0] if tests else None)
+        clients = client_names("client", samples)
+    sizes = [*(len(part.targets) for part in parts), 0, 0][:3]
+    if labels is not None:
+        found, _ = sample_labels("labels", labels, train.dataset)
+        about["labels"] = padded_labels(found, sum(sizes))
+    about |= roles(sizes, clients) | {"batch_size": data.batch_size}
+    return _examples(parts, task, **about)
 
 
-def _examples(train: OwnPart, test: OwnPart | None, task: TaskName, coded: Coded) -> Examples:
-    shape = _shape(train)
-    if test is not None and _shape(test) != shape:
+def _examples(parts: Sequence[OwnPart], task: TaskName, **about: Any) -> Examples:
+    """The examples of parts for training, and for tests if there is a second one."""
+    shapes, kinds = zip(*((_shape(part), part.inputs[0].dtype) for part in parts), strict=True)
+    if shapes[0] != shapes[-1]:
         raise ConfigError(
-            f"test_data=: inputs of shape {list(_shape(test))}; allowed: {list(shape)}, as data="
+            f"test_data=: inputs of shape {list(shapes[1])}; allowed: {list(shapes[0])}, as data="
         )
-    kinds = [part.inputs[0].dtype for part in (train, test) if part is not None]
-    if len(set(kinds)) > 1:
+    if kinds[0] != kinds[-1]:
         raise ConfigError(
             f"test_data=: inputs of type {kinds[1]}; allowed: {kinds[0]}, as data=, since uint8 "
             f"is scaled to [0, 1]"
         )
-    parts = [train] if test is None else [train, test]
-    targets, inputs = torch.cat([part.targets for part in parts]), [part.inputs for part in parts]
-    joined, clients = _joined(inputs), _clients(train, test)
-    return Examples(
-        inputs=joined,
-        targets=targets,
-        num_classes=num_outputs(task, joined, targets),
-        input_shape=shape,
-        transform=BatchTransform(),
-        is_test=None if test is None else np.arange(len(targets)) >= len(train.targets),
-        owner=None if clients is None else clients.owner,
-        client_names=() if clients is None else clients.names,
-        task=task,
-        categories=coded.categories,
-        class_names=coded.classes,
-    )
+    targets = torch.cat([part.targets for part in parts])
+    inputs = _joined([part.inputs for part in parts])
+    num = num_outputs(task, inputs, targets)
+    try:
+        return Examples(inputs, targets, num, shapes[0], BatchTransform(), task=task, **about)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"data=: {error}") from None
 
 
 def _shape(part: OwnPart) -> tuple[int, ...]:
@@ -168,26 +158,3 @@ def _joined(inputs: Sequence[Tensor | Dataset[Tensor]]) -> Tensor | Dataset[Tens
     if len(tensors) == len(inputs):
         return torch.cat(tensors)
     return ConcatDataset(inputs)  # type: ignore[arg-type]
-
-
-def _clients(train: OwnPart, test: OwnPart | None) -> Clients | None:
-    """The client of each example, if any names one; test examples may name none."""
-    if train.clients is None:
-        if test is not None and test.clients is not None:
-            raise ConfigError("test_data= names clients, and data= does not; allowed: both do")
-        return None
-    where = "data=: the clients"
-    refuse_missing_rows(where, missing_owners(train.clients))
-    if test is None:
-        return number_clients(train.clients, None, where=where)
-    own, central = as_objects(np.ma.getdata(train.clients)), np.full(len(test.targets), None)
-    is_test = np.arange(len(own) + len(central)) >= len(own)
-    if test.clients is None or missing_owners(test.clients).all():
-        return number_clients(np.concatenate([own, central]), is_test, where=where)
-    refuse_missing_rows("test_data=: the clients", missing_owners(test.clients))
-    tests = as_objects(np.ma.getdata(test.clients))
-    found = number_clients(np.concatenate([own, tests]), is_test, where=where)
-    unknown = found.owner[is_test] < 0
-    if unknown.any():
-        raise ConfigError(f"test_data=: client {tests[unknown][0]} has no examples in data=")
-    return found

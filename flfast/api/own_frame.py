@@ -1,40 +1,40 @@
-"""Columns of a DataFrame that are not of a numeric type, read as `data=table` reads them."""
+"""Reads DataFrames of a Python program; text as `data=table` reads it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flfast.config.errors import ConfigError, refused
-from flfast.datamodules.missing import FIX, missing_rows, refuse_missing
-from flfast.datamodules.sources.table_files import Columns
+from flfast.config.errors import ConfigError
+from flfast.datamodules.missing import missing_rows, refuse_missing
+from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.sources.table_files import Columns, index_columns
 from flfast.datamodules.value_names import names_of, warn_of_odd_names
 from flfast.state.extras import import_extra
 from flfast.state.messages import first_line
 from flfast.tasks.names import TaskName
 
 
-class Coded(NamedTuple):
-    """DataFrames of numbers.
+class Frames(NamedTuple):
+    """What one DataFrame holds, or one for training and one for tests.
 
     Attributes:
-        data: numeric columns, then categories as numbers from 0, then target and client.
-        test_data: the same, or what it was if it is no DataFrame.
+        parts: of each DataFrame inputs, float32 [N, columns], targets [N], and clients [N] or
+            None. The last columns are categories as numbers from 0.
         categories: number of categories of each column of categories.
         classes: names of the classes, by number; empty if the targets are numbers.
     """
 
-    data: Any
-    test_data: Any
-    categories: tuple[int, ...] = ()
-    classes: tuple[str, ...] = ()
+    parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+    categories: tuple[int, ...]
+    classes: tuple[str, ...]
 
 
 class _Column(NamedTuple):
-    """A column of all frames as float64 or as codes int64 [N], and names of codes."""
+    """A column of each frame, as numbers or as codes int64 [N], and names of codes."""
 
-    numbers: np.ndarray
-    names: Sequence[Any]
+    numbers: Sequence[np.ndarray]
+    names: Sequence[Any] = ()
 
 
 def is_frame(data: Any) -> bool:
@@ -42,91 +42,99 @@ def is_frame(data: Any) -> bool:
     return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
 
 
-def coded_text(
+def read_frames(
     data: Any, test_data: Any, *, target: str | None, client: str | None, task: TaskName
-) -> Coded:
-    """DataFrames with numbers for text, the same ones in both; `data` names the columns.
+) -> Frames:
+    """Numbers for all columns, the same ones for the same text in both; `data` names the columns.
 
     Text in the target of a classification is a class. Other text is read as numbers if all of it
     are numbers, and refused if it is mostly numbers, unless the column has the type `category`.
 
     Raises:
-        ConfigError: if a column holds neither numbers nor text, or a text is missing.
+        ConfigError: if a column is not there, or holds neither numbers nor text.
+        ValueError: if a value is missing, or too large for float32.
     """
-    others = {name: data[name].dtype for name in data.columns if name != client}
-    texts = [name for name, kind in others.items() if getattr(kind, "kind", "O") not in "biuf"]
-    if not texts or target not in data.columns:  # which the reader refuses
-        return Coded(data, test_data)
-    frames = [data, test_data] if is_frame(test_data) else [data]
-    for key, frame in zip(("data", "test_data"), frames, strict=False):
-        for name in texts:
-            missing = missing_rows(frame[name].to_numpy(dtype=object))
-            refuse_missing_column(key, name, missing)
-    read = {name: _read(frames, name, target, task) for name in texts}
-    last = [name for name in (target, client) if name in data.columns]
-    inputs = [name for name in data.columns if name not in last]
-    coded = [name for name in inputs if name in read and read[name].names]
-    ordered = [name for name in inputs if name not in coded] + coded + last
-    parts, start = [], 0
-    for frame in frames:
-        rows = slice(start, start := start + len(frame))
-        numbers = {name: column.numbers[rows] for name, column in read.items()}
-        part = frame.copy(deep=False)
-        for name, values in numbers.items():
-            part[name] = values
-        parts.append(part[[name for name in ordered if name in part.columns]])
-    return Coded(
-        parts[0],
-        parts[1] if len(parts) > 1 else test_data,
-        tuple(len(read[name].names) for name in coded),
-        names_of(read[target].names) if target in read else (),
-    )
+    frames = _aligned(data, test_data, target, client)
+    columns = list(frames["data"].columns)
+    inputs = [name for name in columns if name not in {target, client}]
+    read = {name: _column(frames, name, target, task) for name in [*inputs, target]}
+    coded = [name for name in inputs if read[name].names]
+    ordered = [name for name in inputs if name not in coded] + coded
+    parts = []
+    for place, frame in enumerate(frames.values()):
+        values = np.empty((len(frame), len(ordered)), np.float32)
+        for number, name in enumerate(ordered):
+            values[:, number] = read[name].numbers[place]
+        clients = frame[client].to_numpy() if client in frame.columns else None
+        parts.append((values, read[target].numbers[place], clients))
+    categories = tuple(len(read[name].names) for name in coded)
+    return Frames(parts, categories, names_of(read[target].names))
 
 
-def refuse_missing_column(key: str, name: Any, missing: np.ndarray) -> None:
-    """Refuse a column of a DataFrame with missing values, and say what pandas has for them.
+def _aligned(data: Any, test_data: Any, target: Any, client: Any) -> dict[str, Any]:
+    """DataFrames with the same inputs, and the target; a test set may lack clients."""
+    frames = {"data": data} | ({} if test_data is None else {"test_data": test_data})
+    used: Collection[Any] = {target, client}
+    for key, frame in frames.items():
+        if not is_frame(frame):
+            kind = type(frame).__name__
+            raise ConfigError(f"{key}= is of type {kind}; allowed: a DataFrame, as data=")
+        if not frame.columns.is_unique:
+            twice = frame.columns[frame.columns.duplicated()][0]
+            raise ConfigError(f"{key}=: column {twice} is there twice; allowed: one of each name")
+        frames[key] = frame.drop(columns=index_columns(f"{key}=", frame.columns, used))
+        used = frames[key].columns
+    columns = list(frames["data"].columns)
+    for name, wanted in {"target": target, "client": client}.items():
+        if wanted not in columns and (wanted is not None or name == "target"):
+            shown = ", ".join(map(str, columns))
+            raise ConfigError(f"{name}={wanted} with data= a DataFrame; allowed: one of {shown}")
+    if odd := sorted(map(str, ({*columns} ^ {*used}) - {client})):
+        raise ConfigError(f"test_data=: column {odd[0]} is in one DataFrame only; allowed: both")
+    return frames
 
-    Raises:
-        ConfigError: if a row lacks a value.
-    """
-    advice = f"use {key}.dropna(subset=[{name!r}]), or {key}[{name!r}].fillna(...)"
-    refuse_missing_rows(f"{key}=: column {name}", missing, advice=advice)
+
+def _column(frames: Mapping[str, Any], name: Any, target: Any, task: TaskName) -> _Column:
+    values = [frame[name] for frame in frames.values()]
+    is_text = any(getattr(part.dtype, "kind", "O") not in "biuf" for part in values)
+    for key, part in zip(frames, values, strict=True):
+        missing = missing_rows(part.to_numpy(dtype=object)) if is_text else part.isna().to_numpy()
+        advice = f"use {key}.dropna(subset=[{name!r}]), or {key}[{name!r}].fillna(...)"
+        refuse_missing(f"{key}=: column {name}", missing, advice=advice)
+        if not is_text and name != target:
+            as_float32(f"{key}=: column {name}", part.to_numpy(dtype=np.float64))
+    if not is_text:
+        return _Column([part.to_numpy() for part in values])
+    numbers, names = _read(values, name, target, task)
+    return _Column(np.split(numbers, [len(values[0])]), names)
 
 
-def refuse_missing_rows(where: str, missing: np.ndarray, *, advice: str = FIX) -> None:
-    """As `refuse_missing` of the sources, with the error of Python's users.
-
-    Raises:
-        ConfigError: if a row lacks a value, bool [N].
-    """
-    with refused():
-        refuse_missing(where, missing, advice=advice)
-
-
-def _read(frames: Sequence[Any], name: Any, target: str | None, task: TaskName) -> _Column:
+def _read(
+    parts: Sequence[Any], name: Any, target: str | None, task: TaskName
+) -> tuple[np.ndarray, Sequence[Any]]:
+    """A column with text as numbers, or as codes and their names; none for numbers."""
     try:
         import_extra("pyarrow", extra="table")
     except ValueError as error:
         raise ConfigError(f"data=: {error}") from None
     import pyarrow as pa
 
-    whole = np.concatenate([frame[name].to_numpy(dtype=object) for frame in frames])
-    is_category = str(frames[0][name].dtype) == "category"
+    whole = np.concatenate([part.to_numpy(dtype=object) for part in parts])
+    is_category = str(parts[0].dtype) == "category"
     try:
         columns = Columns(pa.table({str(name): pa.array(whole, from_pandas=True)}), "data=")
         kind = columns.kind(str(name))
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         said = first_line(error).removeprefix(f"data=: column {name} ")
         raise ConfigError(f"data=: column {name}: {said}; allowed: numbers and text") from None
-    with refused():
-        is_number = kind == "float" and not is_category
-        if name == target and (task != "classification" or is_number):
-            return _Column(columns.numbers(str(name)), [])
-        if kind == "text" and name != target and not is_category:
-            advice = f"make it a column of categories: frame[{name!r}].astype('category')"
-            columns.refuse_odd_numbers(str(name), advice)
-        if kind == "text" or is_category or name == target:
-            codes, values = columns.codes(str(name))
-            warn_of_odd_names(f"data=: column {name}", values, codes)
-            return _Column(codes, values)
-        return _Column(columns.numbers(str(name)), [])
+    is_number = kind == "float" and not is_category
+    if name == target and (task != "classification" or is_number):
+        return columns.numbers(str(name)), ()
+    if kind == "text" and name != target and not is_category:
+        advice = f"make it a column of categories: frame[{name!r}].astype('category')"
+        columns.refuse_odd_numbers(str(name), advice)
+    if kind == "text" or is_category or name == target:
+        codes, values = columns.codes(str(name))
+        warn_of_odd_names(f"data=: column {name}", values, codes)
+        return codes, values
+    return columns.numbers(str(name)), ()

@@ -33,6 +33,7 @@ from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.real_folder import literal, real_folder
 
 if TYPE_CHECKING:
+    import lightning as L
     from torch import nn
 
     from flfast.algorithms.contract.algorithm import Algorithm
@@ -67,6 +68,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     labels: Any = None,
     model: "nn.Module | Callable[..., nn.Module] | None" = None,
     algorithm: "Algorithm | Callable[..., Algorithm] | None" = None,
+    callbacks: "Sequence[L.Callback]" = (),
     **settings: NoReturn,
 ) -> Run:
     """Run a federation, as the command line does with the same words.
@@ -93,6 +95,7 @@ def run(  # noqa: PLR0913 - one parameter an option
             initial ones, or a function of (input_shape, num_classes), or of fewer.
         algorithm: in place of `algorithm=NAME`: an `Algorithm`, or a function that gets what its
             signature names of initial, batchnorm, seed, num_clients.
+        callbacks: of Lightning, in addition to those of the config; see docs/callbacks.md.
         settings: none is allowed; the error says how to write them.
 
     Raises:
@@ -108,7 +111,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         )
     given = {"data": data, "model": model, "algorithm": algorithm}
     columns = {"target": target, "client": client, "labels": labels}
-    known = ["folder", *given, "test_data", *columns]
+    known = ["folder", *given, "test_data", *columns, "callbacks"]
     check_settings(settings, known=known, caller="flfast.run")
     check_words(overrides)
     check_objects({**given, "test_data": test_data}, folder, columns)
@@ -123,6 +126,10 @@ def run(  # noqa: PLR0913 - one parameter an option
             from flfast.api.own_objects import own_objects  # imports torch
 
             own = own_objects(given, test_data, settings=overrides, **columns)
+        if callbacks:
+            from flfast.api.own_callbacks import with_callbacks  # imports torch
+
+            own = with_callbacks(own, callbacks)
         words = [*_module(own, overrides), *_partition(own, overrides), *overrides]
         _refuse_options(own, overrides)
         return run_composed(composed(words), own, folder)
@@ -131,8 +138,9 @@ def run(  # noqa: PLR0913 - one parameter an option
 @signals_afterwards()
 def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **further: Any) -> Run:
     """Run a composed config; `further` are arguments of `setup/launch.py`."""
-    for group, node in own.nodes.items():  # for titles
-        name = "own data" if group == "data" else node["_target_"].rpartition(".")[2]
+    for group in own.nodes.keys() & set(GROUPS):  # for titles
+        target = own.nodes[group]["_target_"]
+        name = "own data" if group == "data" else target.rpartition(".")[2]
         if group == "algorithm":
             name = getattr(own.algorithm, "name", name)
         composed.hydra.runtime.choices[group] = name

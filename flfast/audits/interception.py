@@ -73,10 +73,10 @@ def intercept(
     EagerTraining(site).train([client_id], downloads, plan, results.append)
     sender = Sender(client_id, plan.round_idx)
     answer = ClientSide(algorithm, channel)(results[0], sender, site.residual(client_id))
-    arrival = ServerSide(algorithm, channel)(sender, answer.sent)
-    if arrival.upload is None:
-        return arrival.reason
-    return Intercepted(results[0].context.start, arrival.upload["params"])
+    report = ServerSide(algorithm, channel)(sender, answer.sent)
+    if report.upload is None:
+        return report.reason
+    return Intercepted(results[0].context.start, report.upload["params"])
 
 
 def _site(site: Site, client_id: int, examples: np.ndarray) -> Site:

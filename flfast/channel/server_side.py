@@ -1,6 +1,6 @@
 """The server's side of an upload: decode, check, clip, add to the reduction."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Order
 from flfast.channel.channel import Channel
-from flfast.channel.sent import Sender, Sent
+from flfast.channel.sent import ClientReport, Sender, Sent, report_of
 from flfast.channel.wire import LARGEST
 from flfast.state.randomness import generator
 from flfast.state.stack import structure
@@ -16,34 +16,12 @@ from flfast.state.tree import Tree, add, all_finite, leaves, merge, part_of, sub
 from flfast.state.vector import clipped, counts_in_range, learned, learned_norm, map_learned
 from flfast.state.weights import WEIGHTS
 
-Status = Literal["trained", "lost", "late", "rejected"]
 DIVERGED = "NaN or infinity"
 NOT_FINITE = "NaN or infinity on arrival"
 MISFIT = "leaves of other names or shapes"
 MISCOUNTED = "counts out of range"
 TOO_LARGE = f"numbers beyond {LARGEST:g}"
 CLIPPED = "clipped"
-NOT_SELECTED = "not selected"
-
-
-class Arrival(NamedTuple):
-    """A client's upload as the server receives it.
-
-    Attributes:
-        status: `trained`, `lost` on the way, `late` after enough others, or `rejected`.
-        reason: why it was rejected, or `clipped`; otherwise empty.
-        num_bytes: size on arrival.
-        upload: to aggregate; None if it is not.
-    """
-
-    status: Status
-    reason: str
-    num_bytes: int
-    upload: Tree | None
-
-
-LOST = Arrival("lost", "", 0, None)
-LATE = LOST._replace(status="late")
 
 
 class ServerSide(NamedTuple):
@@ -57,38 +35,38 @@ class ServerSide(NamedTuple):
     algorithm: Algorithm
     channel: Channel
 
-    def __call__(self, sender: Sender, sent: Sent) -> Arrival:
-        """The arrival of what a client sent over a network without faults."""
+    def __call__(self, sender: Sender, sent: Sent) -> ClientReport:
+        """The report of what a client sent over a network without faults."""
+        report = report_of(sender.client_id, sent, sent.num_bytes)
         if not sent.is_finite:
-            return Arrival("rejected", DIVERGED, sent.num_bytes, None)
-        upload = self.decode(sender, sent)
-        return self.accept(upload, sent, sent.num_bytes, expected=sent.upload)
+            return report.refused(DIVERGED)
+        return self.accept(report, self.decode(sender, sent), sent, expected=sent.upload)
 
-    def from_outside(self, sender: Sender, sent: Sent, expected: Tree, num: int) -> Arrival:
-        """The arrival of what a real client sent, which may be anything.
+    def from_outside(self, sender: Sender, sent: Sent, expected: Tree, num: int) -> ClientReport:
+        """The report of what a real client sent, which may be anything.
 
         `expected` gives names, shapes and dtypes of the leaves that the server wants, and `num` is
         how many training examples the client has.
         """
+        report = report_of(sender.client_id, sent, sent.num_bytes)
         reason = self._overstated(sent, num) if sent.is_finite else DIVERGED
         if reason:
-            return Arrival("rejected", reason, sent.num_bytes, None)
+            return report.refused(reason)
         encodes, counted = self.channel.compression.encode is not None, self.algorithm.counted
-        misfit = Arrival("rejected", MISFIT, sent.num_bytes, None)
         coded = {id(leaf) for leaf in leaves(learned(sent.upload, counted))} if encodes else {}
         is_whole = all(leaf.is_meta == (id(leaf) in coded) for leaf in leaves(sent.upload))
         if not is_whole or structure(sent.upload) != structure(expected):
-            return misfit
+            return report.refused(MISFIT)
         try:
             upload = self.decode(sender, sent)
         except Exception:  # noqa: BLE001 - a message that no encoder has made may raise anything
-            return misfit
-        arrival = self.accept(upload, sent, sent.num_bytes, expected=expected)
-        if arrival.upload is None or self.channel.secure.make_round is not None:
-            return arrival
-        if any(_largest(leaf) > LARGEST for leaf in leaves(arrival.upload)):
-            return arrival._replace(status="rejected", reason=TOO_LARGE, upload=None)
-        return self._clipped(arrival, arrival.upload)
+            return report.refused(MISFIT)
+        report = self.accept(report, upload, sent, expected=expected)
+        if report.upload is None or self.channel.secure.make_round is not None:
+            return report
+        if any(_largest(leaf) > LARGEST for leaf in leaves(report.upload)):
+            return report.refused(TOO_LARGE)
+        return self._clipped(report, report.upload)
 
     def _overstated(self, sent: Sent, num: int) -> str:
         """Which of an upload's counts cannot be, for a client with `num` training examples."""
@@ -103,17 +81,17 @@ class ServerSide(NamedTuple):
             return f"{MISCOUNTED}: weight={sent.weight:g}; allowed: {weight:g}"
         return ""
 
-    def _clipped(self, arrival: Arrival, upload: Tree) -> Arrival:
-        """An arrival with the clip of privacy, for clients that did not clip their changes."""
+    def _clipped(self, report: ClientReport, upload: Tree) -> ClientReport:
+        """A report with the clip of privacy, for clients that did not clip their changes."""
         limit, counted = self.channel.clip_limit, self.algorithm.counted
         if limit is None or self.channel.privacy.central_noise is None:
-            return arrival
+            return report
         # A change that was clipped is longer than the limit by the rounding of its data type.
         types = {leaf.dtype for leaf in leaves(learned(upload, counted))}
         slack = 1 + max((torch.finfo(dtype).eps for dtype in types), default=0.0)
         if learned_norm(upload, counted) <= slack * limit:
-            return arrival
-        return arrival._replace(reason=CLIPPED, upload=clipped(upload, counted, limit)[0])
+            return report
+        return report._replace(reason=CLIPPED, upload=clipped(upload, counted, limit)[0])
 
     def decode(self, sender: Sender, sent: Sent) -> Tree:
         """The upload."""
@@ -124,22 +102,24 @@ class ServerSide(NamedTuple):
         like = learned(sent.upload, self.algorithm.counted)
         return merge(sent.upload, decode(sent.message, like, rng))
 
-    def accept(self, upload: Tree, sent: Sent, size: int, *, expected: Tree | None) -> Arrival:
-        """Check and clip an upload.
+    def accept(
+        self, report: ClientReport, upload: Tree, sent: Sent, *, expected: Tree | None
+    ) -> ClientReport:
+        """Check and clip an upload, and put it into its report.
 
-        It is decoded, and came with `sent`, in `size` bytes. `expected` gives names, shapes and
-        dtypes of its leaves, and may have meta tensors. None: the upload is known to be whole.
+        It is decoded, and came with `sent`. `expected` gives names, shapes and dtypes of its
+        leaves, and may have meta tensors. None: the upload is known to be whole.
         """
         defect = "" if expected is None else _defect(upload, expected, self.algorithm.counted)
         if defect:
-            return Arrival("rejected", defect, size, None)
+            return report.refused(defect)
         reason, limit = CLIPPED if sent.is_clipped else "", self.channel.server_limit
         if limit is not None:
             upload, is_clipped = clipped(upload, self.algorithm.counted, limit)
             # Adaptive clipping counts whose change was too long before it was encoded.
             if is_clipped and self.channel.clip_norm is not None:
                 reason = CLIPPED
-        return Arrival("trained", reason, size, upload)
+        return report._replace(reason=reason, upload=upload)
 
     def up_to_date(self, upload: Tree, order: Order, received: Tree, now: Tree) -> Tree:
         """An upload as a change of the server's current model, discounted if it is stale.

@@ -4,18 +4,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from flfast.config.errors import ConfigError
+from flfast.config.errors import ConfigError, resolved
 from flfast.config.known_words import here_it_is, ours
 from flfast.config.own import OWN, passed
 from flfast.config.rule import Config, shown
 from flfast.config.rules import RULES
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
-from flfast.state.messages import did_you_mean, first_line
+from flfast.state.messages import did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
@@ -40,12 +39,11 @@ def check(config: DictConfig) -> None:
         ConfigError: one line per problem, with key, value and what is allowed.
     """
     try:
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            raise ConfigError("\n".join(f"{key} is missing; set it" for key in missing))
-        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {first_line(error)}") from None
+        with resolved():
+            missing = sorted(OmegaConf.missing_keys(config))
+            if missing:
+                raise ConfigError("\n".join(f"{key} is missing; set it" for key in missing))
+            values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except RecursionError:
         raise ConfigError(f"{_find_cycle(config)}: the interpolation is circular") from None
     problems = [*_check_schema("", values, Settings)]

@@ -3,7 +3,7 @@
 Options are read from their source, before torch is imported: see `state/capabilities.py`.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, get_args
 
 from omegaconf import DictConfig
@@ -25,56 +25,46 @@ _PLAIN = {
 """Options without effect, where this is not `none`."""
 
 
-class _Set:
-    """All values that switch something on."""
-
-    def __contains__(self, value: object) -> bool:
-        return bool(value)
-
-
-class _Validation:
-    """All names of metrics of validation examples."""
-
-    def __contains__(self, value: object) -> bool:
-        return str(value).startswith(("auto", "val/", "personal_val/"))
+def _of_validation(value: object) -> bool:
+    return str(value).startswith(("auto", "val/", "personal_val/"))
 
 
 _STEPS = ("batch_size", "last_batch", "local_epochs", "local_steps", "trainer.accumulate")
 _UNEQUAL = breaking("local steps would differ", "equal steps")
-_SETTINGS: tuple[tuple[str, Container[Any], Capabilities, str], ...] = (
+_SETTINGS: tuple[tuple[str, Container[Any] | Callable[[Any], bool], Capabilities, str], ...] = (
     ("mode", {"centralized", "local_only"}, breaking("nothing is sent", "messages"), "federated"),
     ("mode", {"local_only"}, breaking("nothing is shared", "shared state"), "federated"),
     ("mode", {"local_only"}, breaking("there is no server", "server model"), "federated"),
     ("mode", {"centralized"}, breaking("there are no clients", "several clients"), "federated"),
-    ("finetune_epochs", _Set(), needing("several clients"), "0"),
+    ("finetune_epochs", bool, needing("several clients"), "0"),
     ("bn", {"local", "recalibrate"}, needing("messages"), "aggregate"),
     ("bn", {"recalibrate"}, breaking("clients send statistics", "statistics"), "aggregate"),
     ("local_optimizer_state", {"average"}, needing("shared state", "one call"), "keep or reset"),
-    ("upload_clip_norm", _Set(), breaking("it clips uploads", "one bound"), "null"),
-    ("upload_clip_norm", _Set(), breaking("it measures uploads", "hidden uploads"), "null"),
+    ("upload_clip_norm", bool, breaking("it clips uploads", "one bound"), "null"),
+    ("upload_clip_norm", bool, breaking("it measures uploads", "hidden uploads"), "null"),
     ("split.server_examples", {0}, breaking("there are none", "server examples"), "1 or more"),
     ("split.val", {0}, breaking("there are none", "validation examples"), "0.1"),
-    ("optimized_metric", _Validation(), needing("validation examples"), "train/loss"),
-    ("schedule.adapt.metric", _Validation(), needing("validation examples"), "train/loss"),
-    ("checkpoint.keep_best", _Validation(), needing("validation examples"), "null"),
-    ("checkpoint.keep_best", _Set(), needing("checkpoints"), "null"),
+    ("optimized_metric", _of_validation, needing("validation examples"), "train/loss"),
+    ("schedule.adapt.metric", _of_validation, needing("validation examples"), "train/loss"),
+    ("checkpoint.keep_best", _of_validation, needing("validation examples"), "null"),
+    ("checkpoint.keep_best", bool, needing("checkpoints"), "null"),
     ("checkpoint.every", {0}, breaking("no checkpoint is written", "checkpoints"), "auto"),
     ("overwrite", {True}, breaking("it replaces the run", "earlier run"), "false"),
     ("resume", {"auto"}, needing("earlier run"), "null"),
     ("batch_size", {"auto"}, _UNEQUAL | breaking("it is what fits", "given batches"), "a number"),
     ("batch_size", {-1}, breaking("it takes all examples", "small batches"), "a number"),
-    ("micro_batch", _Set(), needing("given batches"), "null"),
+    ("micro_batch", bool, needing("given batches"), "null"),
     ("schedule.adapt.action", {"double_batch"}, needing("given batches"), "halve_lr"),
     ("last_batch", {"pad"}, _UNEQUAL, "keep or drop"),
     ("trainer.accumulate_grad_batches", range(2, 2**31), needing("small batches"), "1"),
     ("trainer.accumulate_grad_batches", range(2, 2**31), _UNEQUAL, "1"),
-    ("schedule.adapt", _Set(), _UNEQUAL, "null"),
-    ("recompute", _Set(), breaking("layers compute twice", "kept activations"), "null"),
+    ("schedule.adapt", bool, _UNEQUAL, "null"),
+    ("recompute", bool, breaking("layers compute twice", "kept activations"), "null"),
     ("loader.num_workers", {0}, breaking("there are none", "workers"), "1"),
     ("loader.persistent_workers", {True}, needing("workers"), "false"),
 )
-"""Of settings that are no options of a group: key, values, what these say, and what else is
-allowed."""
+"""Of settings that are no options of a group: key, values or what holds for them, what these say,
+and what else is allowed."""
 
 
 def refused(config: Config) -> str | None:
@@ -107,7 +97,7 @@ def _choices(config: Config) -> Iterator[Choice]:
         value: Any = config
         for name in key.split("."):
             value = value and value.get(name)
-        if value is not None and value in chosen:
+        if value is not None and (chosen(value) if callable(chosen) else value in chosen):
             yield Choice(key, f"{key}={shown(value)}", says, f"{key}={instead}")
     for number, phase in enumerate(config["schedule"]["phases"]):
         # Hydra adds to or replaces a key with + or ++ in front.

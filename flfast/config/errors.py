@@ -3,6 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from omegaconf.errors import OmegaConfBaseException
+
+from flfast.state.messages import first_line
+
 
 class ConfigError(ValueError):
     """A setting that cannot be run. The message names the key, its value and what is allowed."""
@@ -30,3 +34,12 @@ def refused() -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from None
+
+
+@contextmanager
+def resolved() -> Iterator[None]:
+    """Context in which an error of an interpolation becomes a `ConfigError` in one line."""
+    try:
+        yield
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {first_line(error)}") from None

@@ -57,8 +57,7 @@ def _of_module(words: Sequence[str], typed: Mapping[str, str]) -> list[str]:
         target = node.get("_target_", target)
     if option != "lightning" and not trains_itself(target):
         return []
-    found = [] if "task" in typed else ["task=module"]
-    return found if "optimizer" in typed else [*found, "optimizer=module"]
+    return [f"{key}=module" for key in ("task", "optimizer") if key not in typed]
 
 
 def user_folders(words: Sequence[str]) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from flfast.config.composition import CONF, compose, sources_of, without_hydra
+from flfast.config.errors import resolved
 from flfast.config.family_options import fill_members
 from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.state.real_folder import real_folder
@@ -80,10 +81,14 @@ class HydraJob:
         """A copy of the config with values in place of `${hydra:...}`, and with nodes of `own`.
 
         Hydra's resolver would read a global, which ranks and runs from Python do not have.
+
+        Raises:
+            ConfigError: if a value cannot be filled in, such as of an environment variable.
         """
-        config = self._complete(config, words)
-        raw = OmegaConf.to_container(config, resolve=False)
-        _put(config, raw, _OF_HYDRA, self.hydra.hydra)
+        with resolved():
+            config = self._complete(config, words)
+            raw = OmegaConf.to_container(config, resolve=False)
+            _put(config, raw, _OF_HYDRA, self.hydra.hydra)
         return config
 
     def _complete(self, config: DictConfig, words: Sequence[str] | None = None) -> DictConfig:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.errors import ConfigError
 
 OWN = "_own_"
-"""Key of a config's node that stands for such an object; its value is a fingerprint."""
+"""Key of a config's node that stands for such an object; its value is a fingerprint, or a name."""
 
 GROUPS = ("data", "model", "algorithm")
 """Groups of the config that an object can replace."""
@@ -20,13 +20,16 @@ GROUPS = ("data", "model", "algorithm")
 class Own:
     """Objects in place of `data`, `model` and `algorithm`; None where the config names one.
 
+    Callbacks are in addition to those that the config names.
+
     Attributes:
         data: an `Examples`, or a function that returns one.
         model: a module, which is copied, or a function that makes one.
         algorithm: an `Algorithm`, or a function that makes one.
+        callbacks: by name.
         client: number of the client whose examples alone are kept, and the number of clients, in
             a process of a deployment; None in a simulation.
-        nodes: parts of the config, by group: `_target_`, a fingerprint under `_own_`; of data also
+        nodes: parts of the config, by key: `_target_`, a fingerprint under `_own_`; of data also
             `target`, `client` and `labels`, and whether there is `test_data`, if they were given.
         trains_itself: whether the model is a LightningModule with a step of its own.
     """
@@ -34,18 +37,21 @@ class Own:
     data: Any = None
     model: Any = None
     algorithm: Any = None
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
     client: tuple[int, int] | None = None
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trains_itself: bool = False
 
     def given(self) -> dict[str, Any]:
-        """The objects, by group."""
-        return {group: getattr(self, group) for group in self.nodes}
+        """The objects, by key of the config."""
+        objects = {group: getattr(self, group) for group in GROUPS}
+        objects |= {f"callbacks.{name}": value for name, value in self.callbacks.items()}
+        return {key: objects[key] for key in self.nodes}
 
     def put_into(self, config: DictConfig) -> None:
         """Replace the config's nodes; changes the config."""
-        for group, node in self.nodes.items():
-            config[group] = OmegaConf.create(dict(node))
+        for key, node in self.nodes.items():
+            OmegaConf.update(config, key, dict(node), merge=False, force_add=True)
 
     def require(self, config: DictConfig, folder: Path) -> None:
         """Refuse a saved run whose objects are not all here.

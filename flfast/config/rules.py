@@ -163,19 +163,13 @@ def _metrics(config: Config) -> str | None:
     return None
 
 
-def _init_from(config: Config) -> str | None:
-    path = config["init_from"]
-    if path is not None and not Path(path).is_file():
-        return f"init_from={path}: there is no such file"
-    return None
-
-
 def _files(config: Config) -> str | None:
-    for key, choices in _FILES.items():
-        path = config[key].get("path")
-        if choice(config[key]) in choices and not Path(str(path)).is_file():
-            return f"{key}.path={shown(path)}: there is no such file"
-    return None
+    read = [group for group, choices in _FILES.items() if choice(config[group]) in choices]
+    paths = {f"{group}.path": config[group].get("path") for group in read}
+    if config["init_from"] is not None:
+        paths["init_from"] = config["init_from"]
+    missing = (key for key, path in paths.items() if not Path(str(path)).is_file())
+    return next((f"{key}={shown(paths[key])}: there is no such file" for key in missing), None)
 
 
 def _packages(config: Config) -> str | None:
@@ -214,7 +208,6 @@ RULES: tuple[Rule, ...] = (
     _rate,
     _split,
     _metrics,
-    _init_from,
     _files,
     _cohort_size,
     _packages,

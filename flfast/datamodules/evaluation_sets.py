@@ -26,7 +26,7 @@ class EvaluationSet(NamedTuple):
 
     Attributes:
         positions: positions among the predictions of the pass, int64 [m].
-        group: the client, or 0 for a central set, int64 [m].
+        group: the client, or -1 for a central set, int64 [m].
         groups: those that have examples, ascending, int64 [G]. A few examples of a large
             population are measured in the time that they take.
         place: place of each example's group among these, int64 [m].
@@ -191,22 +191,22 @@ def _drawn(
         return indices, groups
     # An example has the same number in all sets, so that sets which overlap draw the same ones.
     order = np.lexsort((uniforms(seed, "evaluated examples", indices), groups))
-    sizes = np.bincount(groups)
+    sizes = np.unique(groups, return_counts=True)[1]
     place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kept = np.sort(order[place < np.repeat(num_of_share(fraction, sizes), sizes)])
     return indices[kept], groups[kept]
 
 
 def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Examples of a set and their clients, int64 [m] each."""
+    """Examples of a set and their clients, or -1, int64 [m] each."""
     if name == "global":
-        return data.central_test, np.zeros_like(data.central_test)
+        return data.central_test, np.full_like(data.central_test, -1)
     if name == "val" and len(data.central_val):
-        return data.central_val, np.zeros_like(data.central_val)
+        return data.central_val, np.full_like(data.central_val, -1)
     if name == ATTACK:
         assert data.backdoor is not None
         concerned = data.backdoor.concerns(data.examples.targets[data.central_test])
-        return data.central_test[concerned], np.zeros(concerned.sum(), np.int64)
+        return data.central_test[concerned], np.full(concerned.sum(), -1)
     part = name.removeprefix("personal_")
     split: ClientIndices = data.splits[part if part in {"train", "val"} else "test"]
     split = split.only(data.held_out if name.startswith("new") else data.participants)

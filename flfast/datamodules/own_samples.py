@@ -1,16 +1,17 @@
-"""Examples for `task=module`, whose batches are the user's own; see `samples.py`."""
+"""What is known of a user's samples: clients, labels, and what they are for; see `samples.py`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.missing import as_objects, missing_rows, refuse_missing
+from flfast.datamodules.missing import as_objects, missing_owners, missing_rows, refuse_missing
 from flfast.datamodules.samples import (
     CollatedSamples,
     SamplePart,
@@ -18,7 +19,7 @@ from flfast.datamodules.samples import (
     StackedSamples,
     samples_of,
 )
-from flfast.datamodules.value_names import Clients, number_clients, number_names
+from flfast.datamodules.value_names import number_clients, number_names
 
 _MOST_LABELS = 1000
 
@@ -29,81 +30,147 @@ def as_samples(examples: Examples) -> Examples:
     inputs: Any = CollatedSamples(SamplePart(StackDataset(*pair)))
     inputs = StackedSamples(pair) if isinstance(examples.inputs, Tensor) else inputs
     transform = SampleTransform(inputs=examples.transform)
-    about = _labelled(examples.classes, len(examples.targets))
-    given = replace(examples, rescaled=None)
-    return replace(given, inputs=inputs, task="module", transform=transform, **about)
+    labels = padded_labels(examples.classes, len(examples.targets))
+    targets = torch.zeros(len(examples.targets), dtype=torch.int64) if labels is None else labels
+    made = {"inputs": inputs, "targets": targets, "labels": labels, "transform": transform}
+    return replace(examples, **made, task="module", rescaled=None)
 
 
-def _labelled(labels: np.ndarray | None, num: int) -> dict[str, Any]:
-    """Labels [M] as those of `num` examples, the last ones of which have none."""
-    targets = torch.zeros(num, dtype=torch.int64)
-    if labels is not None:
-        targets[: len(labels)] = torch.from_numpy(labels)
-    return {"targets": targets, "labels": None if labels is None else targets}
+def padded_labels(labels: np.ndarray | None, num: int) -> Tensor | None:
+    """Labels [M] as those of `num` examples, the last ones of which have none and get 0."""
+    return None if labels is None else F.pad(torch.from_numpy(labels), (0, num - len(labels)))
 
 
-def own_examples(  # noqa: PLR0913 - parts, and what is known of their samples
-    train: SamplePart,
-    test: SamplePart | None = None,
-    val: SamplePart | None = None,
-    *,
-    client: Any = None,
-    test_client: Any = None,
-    labels: Any = None,
-    keys: tuple[str, str] = ("client", "labels"),
+class OwnData(NamedTuple):
+    """The Datasets that a user's data are, in whatever form they came.
+
+    Attributes:
+        train: samples for training.
+        test: samples for tests, if there are any.
+        val: samples for validation, likewise.
+        clients: client of each sample for training; see `values_of`. None: there are none.
+        test_clients: likewise of each one for tests; None: these are a central test set.
+        batch_size: that of the loader for training; None without loaders.
+        datamodule: the LightningDataModule, whose hooks change batches.
+    """
+
+    train: SamplePart
+    test: SamplePart | None = None
+    val: SamplePart | None = None
+    clients: Any = None
+    test_clients: Any = None
+    batch_size: int | None = None
+    datamodule: Any = None
+
+
+def own_examples(
+    data: OwnData, labels: Any = None, keys: tuple[str, str] = ("client", "labels")
 ) -> Examples:
     """Examples of a user's Datasets: those for training, then for tests, then for validation.
 
     Args:
-        train: for training.
-        test: the central test set, unless `test_client` says whose samples they are.
-        val: the central validation set.
-        client: client of each training sample; see `values_of`.
-        test_client: likewise of each test sample.
-        labels: label of each training sample. By default the integers that the Dataset calls
-            `targets` or `labels`, or that are the last part of each sample; else there are none.
-        keys: names of the settings `client` and `labels`, for errors.
+        data: the Datasets, and whose their samples are.
+        labels: label of each training sample; see `values_of`. By default the integers that the
+            Dataset calls `targets` or `labels`, or that are the last part of each sample; else
+            there are none.
+        keys: names of the settings of clients and labels, for errors.
 
     Raises:
         ValueError: if there is no sample, or clients or labels are not there.
     """
-    parts = [part for part in (train, test, val) if part is not None]
+    parts = [part for part in data[:3] if part is not None]
     if not all(len(part.dataset) for part in parts):
         raise ValueError("a Dataset has no sample; allowed: one or more")
-    num_train, num_test, num_val = (len(p.dataset) if p else 0 for p in (train, test, val))
-    role = np.repeat(np.arange(3), [num_train, num_test, num_val])
-    known, class_names = _labels(keys[1], labels, train.dataset)
-    about = _labelled(known, len(role))
-    if client is not None:
-        tests = np.full(num_test, None)
-        if test is not None and test_client is not None:
-            tests = values_of(keys[0], test_client, test.dataset)
-        names = np.append(values_of(keys[0], client, train.dataset), tests)
-        found = _clients(f"{keys[0]}={_shown(client)}", names, role[role < 2] == 1)
-        about["owner"] = np.append(found.owner, np.full(num_val, -1))
-        about["client_names"] = found.names
+    sizes = [len(part.dataset) if part else 0 for part in data[:3]]
+    known, class_names = sample_labels(keys[1], labels, data.train.dataset)
+    found = padded_labels(known, sum(sizes))
+    targets = torch.zeros(sum(sizes), dtype=torch.int64) if found is None else found
     return Examples(
         inputs=samples_of(*parts),
-        num_classes=int(about["targets"].max()) + 1,
+        targets=targets,
+        num_classes=int(targets.max()) + 1,
         transform=SampleTransform(),
-        is_test=role == 1,
-        is_val=None if val is None else role == 2,
         task="module",
+        labels=found,
         class_names=class_names,
-        **about,
+        batch_size=data.batch_size,
+        datamodule=data.datamodule,
+        **roles(sizes, client_names(keys[0], data)),
     )
 
 
-def _clients(where: str, names: np.ndarray, is_test: np.ndarray) -> Clients:
-    """The clients of samples for training and tests, if any of these has one."""
-    found = number_clients(names, is_test, where=where)
-    unknown = [name for name in names[found.owner < 0] if name is not None]
-    if unknown:
-        raise ValueError(f"{where}: {unknown[0]} has samples for tests only; allowed: for both")
-    return found
+class ClientNames(NamedTuple):
+    """Name of the client of each example for training and of each one for tests, if known.
+
+    Attributes:
+        where: begins errors about them.
+        train: names [N]; None: the data have no clients.
+        test: names [M]; None, or no name in any row: these examples are a central test set.
+    """
+
+    where: str = "data=: the clients"
+    train: np.ndarray | None = None
+    test: np.ndarray | None = None
 
 
-def _labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:
+def client_names(key: str, data: OwnData) -> ClientNames:
+    """The clients of a user's samples. Those for tests may lack their attribute or key.
+
+    Raises:
+        ValueError: as `values_of`.
+    """
+    client, tests = data.clients, data.test_clients
+    if client is None and tests is None:
+        return ClientNames()
+    names = None if client is None else values_of(key, client, data.train.dataset)
+    own = None
+    if data.test is not None and tests is not None and _says(key, tests, data.test):
+        own = values_of(key, tests, data.test.dataset)
+    return ClientNames(f"{key}={_shown(client)}", names, own)
+
+
+def _says(key: str, given: Any, test: Any) -> bool:
+    """Whether the first sample for tests has what `given` names; names themselves are there."""
+    if isinstance(given, (str, int)) or callable(given):
+        try:
+            values_of(key, given, Subset(test.dataset, [0]))
+        except ValueError:
+            return False
+    return True
+
+
+def roles(sizes: Sequence[int], clients: ClientNames) -> dict[str, Any]:
+    """Attributes of `Examples`: what its examples are for, and whose they are.
+
+    Args:
+        sizes: numbers of examples for training, for tests, and for validation, in this order.
+        clients: whose they are.
+
+    Raises:
+        ValueError: if a name is missing, or is that of test examples only.
+    """
+    where, names, tests = clients
+    role = np.repeat(np.arange(3), sizes)
+    found: dict[str, Any] = {"is_test": role == 1, "is_val": role == 2 if sizes[2] else None}
+    if names is None:
+        if tests is not None:
+            raise ValueError("test_data= names clients, and data= does not; allowed: both do")
+        return found
+    refuse_missing(where, missing_owners(names))
+    central = tests is None or bool(missing_owners(tests).all())
+    if tests is not None and not central:
+        refuse_missing("test_data=: the clients", missing_owners(tests))
+    if sizes[1]:
+        own = np.full(sizes[1], None) if tests is None or central else np.ma.getdata(tests)
+        names = np.concatenate([as_objects(np.ma.getdata(names)), as_objects(own)])
+    known = number_clients(names, role[: len(names)] == 1, where=where)
+    if not central and (unknown := known.owner < 0).any():
+        raise ValueError(f"test_data=: client {names[unknown][0]} has no examples in data=")
+    owner = np.append(known.owner, np.full(sizes[2], -1))
+    return found | {"owner": owner, "client_names": known.names}
+
+
+def sample_labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Label of each sample, int64 [N], and names of labels that are not numbers."""
     if given is None:
         columns = (_column(data, name) for name in ("targets", "labels"))

@@ -14,7 +14,14 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 from torch.testing import assert_close
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import (
+    TreeSpec,
+    register_pytree_node,
+    tree_flatten,
+    tree_leaves,
+    tree_map_only,
+    tree_unflatten,
+)
 from torch.utils.data import Dataset, StackDataset, TensorDataset, default_collate
 
 from flfast.datamodules.transforms import BatchTransform
@@ -31,6 +38,18 @@ def moved(batch: Any, device: torch.device) -> Any:
     return move_data_to_device(batch, device)
 
 
+class _Nothing:
+    """Stands for None where a batch is taken apart: it has no leaf."""
+
+
+register_pytree_node(_Nothing, lambda _: ([], None), lambda *_: None)
+
+
+def flatten(batch: Any) -> tuple[list[Any], TreeSpec]:
+    """The leaves of a batch and its structure, which has the places of None."""
+    return tree_flatten(tree_map_only(type(None), lambda _: _Nothing(), batch))
+
+
 class StackedSamples(Dataset[Any]):
     """Samples in memory whose tensors have one shape each.
 
@@ -41,7 +60,7 @@ class StackedSamples(Dataset[Any]):
 
     def __init__(self, batch: Any) -> None:
         self.leaves: list[Tensor]
-        self.leaves, self.spec = tree_flatten(batch)
+        self.leaves, self.spec = flatten(batch)
 
     @property
     def device(self) -> torch.device:
@@ -69,7 +88,7 @@ class StackedSamples(Dataset[Any]):
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """The batch of some samples."""
-        rows = zip(*map(tree_leaves, samples), strict=True)
+        rows = zip(*(flatten(sample)[0] for sample in samples), strict=True)
         return tree_unflatten([torch.stack(row) for row in rows], self.spec)
 
 
@@ -106,7 +125,7 @@ class CollatedSamples(Dataset[Any]):
         """The tensors of a batch and its structure; no tensors if they have no row a sample."""
         samples = [self[number] for number in index]
         try:
-            leaves, spec = tree_flatten(self.collate(samples))
+            leaves, spec = flatten(self.collate(samples))
         except Exception:  # noqa: BLE001 - a user's function, perhaps for other batches
             return [], None
         plain = all(type(x) is Tensor and x.is_cpu and x.layout == torch.strided for x in leaves)
@@ -138,7 +157,7 @@ def _read(own: CollatedSamples) -> StackedSamples | None:
         size = len(part.dataset) if whole else _AT_ONCE
         for first in range(start, own.ends[number], size):
             index = range(first, min(first + size, own.ends[number]))
-            leaves, spec = tree_flatten(whole) if whole else own.rows(index)
+            leaves, spec = flatten(whole) if whole else own.rows(index)
             looks.add(str([spec, [(leaf.shape[1:], leaf.dtype) for leaf in leaves]]))
             num_bytes = 0 if whole else sum(leaf.nbytes for leaf in leaves) // len(index)
             if not leaves or len(looks) > 1 or num_bytes * len(own) > free_memory() // 3:

@@ -1,9 +1,8 @@
 """Choice of devices: exactly the requested ones, or an error that lists what exists."""
 
-from importlib.metadata import version
-
 import torch
 
+import flfast
 from flfast.state.machine import cpu_name, num_cores
 
 Devices = int | str | list[int]
@@ -51,4 +50,4 @@ def hardware() -> str:
     """One line with the hardware and versions that speed, memory and rounding depend on."""
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     parts = [cpu_name(), *(f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in gpus)]
-    return ", ".join([*parts, *(f"{name} {version(name)}" for name in ("torch", "flfast"))])
+    return ", ".join([*parts, f"torch {torch.__version__}", f"flfast {flfast.__version__}"])

@@ -6,11 +6,10 @@ collude wait for each other.
 """
 
 from collections.abc import Callable
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isfinite
 from operator import itemgetter
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +19,10 @@ from flfast.channel.channel import Channel
 from flfast.channel.client_side import ClientSide
 from flfast.channel.reduced import Reduction
 from flfast.channel.reduction import MeanReduction
-from flfast.channel.sent import LocalResult, Sender, Sent
-from flfast.channel.server_side import DIVERGED, LOST, Arrival, ServerSide
+from flfast.channel.sent import ClientReport, LocalResult, Sender, Sent, report_of
+from flfast.channel.server_side import DIVERGED, ServerSide
 from flfast.distributed.world import World, gather
 from flfast.engines.local_training import TrainedStack
-from flfast.engines.reports import ClientReport
 from flfast.engines.site import Site
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
@@ -32,76 +30,73 @@ from flfast.state.tree import Tree, all_finite, joined, leaves, merge, num_bytes
 from flfast.state.vector import from_vectors, learned, to_vectors
 
 
-class _Finished(NamedTuple):
-    """A client's upload and its new state."""
-
-    result: LocalResult
-    upload: Tree
-    state: Tree
-    sender: Sender
-
-
+@dataclass(frozen=True)
 class Delivery:
     """Delivers the results of one call, and calls `on_client` with each report.
 
     Attributes:
-        reduction: collects the uploads.
+        site: whose algorithm the clients were called for, and where they keep their states.
+        channel: transmits uploads.
+        reduction: collects them.
+        downloads: what the clients got.
+        plan: of the call.
+        on_client: gets each report.
         reports: one per client delivered, in order.
         seconds: see `ClientReport`, by client, as far as measured.
+        colluding: (result, upload, new state) of attackers who wait for each other.
     """
 
-    def __init__(
-        self,
-        site: Site,
-        channel: Channel,
-        reduction: Reduction,
-        downloads: Downloads,
-        plan: RoundPlan,
-        on_client: Callable[[ClientReport], None],
-    ) -> None:
-        self._site, self._channel = site, channel
-        self._client = ClientSide(site.algorithm, channel)
-        self._server = ServerSide(site.algorithm, channel)
-        self._counted = site.algorithm.counted
-        self.reduction, self._downloads = reduction, downloads
-        self._plan, self._on_client = plan, on_client
-        orders = downloads.orders.values()
-        self._adds_rows = (
-            channel.is_direct
-            and site.algorithm.uploads_changes
-            and not site.keeps_states
+    site: Site
+    channel: Channel
+    reduction: Reduction
+    downloads: Downloads
+    plan: RoundPlan
+    on_client: Callable[[ClientReport], None]
+    reports: list[ClientReport] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
+    colluding: list[tuple[LocalResult, Tree, Tree]] = field(default_factory=list)
+
+    @cached_property
+    def _client(self) -> ClientSide:
+        return ClientSide(self.site.algorithm, self.channel)
+
+    @cached_property
+    def _server(self) -> ServerSide:
+        return ServerSide(self.site.algorithm, self.channel)
+
+    @cached_property
+    def _adds_rows(self) -> bool:
+        """Whether uploads are changes that arrive as they are, and nothing is kept of clients."""
+        orders = self.downloads.orders.values()
+        return (
+            self.channel.is_direct
+            and self.site.algorithm.uploads_changes
+            and not self.site.keeps_states
             and not any(order.mixes or order.scale != 1 for order in orders)
         )
-        self._colluding: list[_Finished] = []
-        self.reports: list[ClientReport] = []
-        self.seconds: dict[int, float] = {}
 
     def for_site(self, site: Site) -> "Delivery":
         """This delivery, for clients with the model of another site; reports are shared."""
-        part, own = copy(self), self._site
-        part.__dict__ |= {
-            "_site": replace(site, states=own.states, records=own.records),
-            "_client": ClientSide(site.algorithm, self._channel),
-            "_server": ServerSide(site.algorithm, self._channel),
-        }
-        return part
+        states, records = self.site.states, self.site.records
+        return replace(self, site=replace(site, states=states, records=records))
+
+    def _sender(self, client_id: int) -> Sender:
+        return Sender(client_id, self.downloads.plan(client_id, self.plan).round_idx)
 
     def __call__(self, result: LocalResult) -> None:
         """Keep the client's new state, add its upload to the reduction, and report."""
         upload, state = self._client.finish(result)
         client_id = result.client_id
-        sender = Sender(client_id, self._downloads.plan(client_id, self._plan).round_idx)
+        sender = self._sender(client_id)
         if not self._client.is_finite(result, upload, state):  # it keeps its old state
-            sent = self._client.diverged(result, upload)
-            self._report(client_id, sent, self._server(sender, sent))
-            return
-        finished = _Finished(result, upload, state, sender)
-        if self._channel.colludes(client_id):
-            self._colluding.append(finished)
-        elif self._channel.attacks(client_id):
-            self._attack(finished, self._channel.attacked(upload, sender, self._counted))
+            self._report(self._server(sender, self._client.diverged(result, upload)))
+        elif self.channel.colludes(client_id):
+            self.colluding.append((result, upload, state))
+        elif self.channel.attacks(client_id):
+            attacked = self.channel.attacked(upload, sender, self.site.algorithm.counted)
+            self._attack(result, attacked, state)
         else:
-            self._send(finished, self._client.protect(result, upload, sender))
+            self._send(result, self._client.protect(result, upload, sender), state)
 
     def stack(self, trained: TrainedStack) -> None:
         """Deliver the results of a stack: at once where uploads are changes that arrive as sent.
@@ -123,52 +118,65 @@ class Delivery:
         weights = [sent[i].weight for i in places]
         reduction.add_rows(clients, [rows[i] for i in places], like, weights)
         arrived, size = set(places), num_bytes(like)
-        here = Arrival("trained", "", size, None)
-        left_out = Arrival("rejected", DIVERGED, size, None)
-        for i, (result, own) in enumerate(zip(trained.bare, sent, strict=True)):
-            self._report(result.client_id, own, here if i in arrived else left_out)
+        for place, result in enumerate(trained.bare):
+            report = report_of(result.client_id, sent[place], size)
+            self._report(report if place in arrived else report.refused(DIVERGED))
 
-    def close(self, world: World) -> None:
-        """Deliver the uploads of attackers who collude, after all others; collective."""
-        collude = self._channel.attack.collude
-        if collude is None:
-            return
-        own = {one.sender.client_id: learned(one.upload, self._counted) for one in self._colluding}
+    def close(self, world: World) -> list[ClientReport]:
+        """Deliver the uploads of attackers who collude, after all others; collective.
+
+        Returns:
+            The reports of all clients delivered.
+        """
+        if self.channel.attack.collude is not None:
+            self._collude(world, self.channel.attack.collude)
+        took = self.seconds
+        return [one._replace(seconds=took.get(one.client_id, 0.0)) for one in self.reports]
+
+    def _collude(self, world: World, collude: Callable[..., Tensor]) -> None:
+        counted = self.site.algorithm.counted
+        own = {r.client_id: learned(upload, counted) for r, upload, _ in self.colluding}
         changes = {client_id: to_vectors(change, ())[0] for client_id, change in own.items()}
         everybody = {k: vector for part in gather(world, changes) for k, vector in part.items()}
         if not everybody:
             return
         attackers = sorted(everybody)
         rows = torch.stack([everybody[client_id] for client_id in attackers])
-        rng = generator(self._channel.seed, "collusion", self._plan.round_idx)
+        rng = generator(self.channel.seed, "collusion", self.plan.round_idx)
         poisoned = dict(
-            zip(attackers, collude(rows, self._downloads.num_clients, rng), strict=True)
+            zip(attackers, collude(rows, self.downloads.num_clients, rng), strict=True)
         )
-        for one in self._colluding:
-            vector, honest = poisoned[one.sender.client_id], own[one.sender.client_id]
+        for result, upload, state in self.colluding:
+            vector, honest = poisoned[result.client_id], own[result.client_id]
             change = from_vectors(vector, vector[:0], honest, ())
             change = tree_map(lambda x, like: x.to(like.dtype), change, honest)
-            self._attack(one, merge(one.upload, change))
+            self._attack(result, merge(upload, change), state)
 
-    def _attack(self, finished: _Finished, upload: Tree) -> None:
+    def _attack(self, result: LocalResult, upload: Tree, state: Tree) -> None:
         """Send an attacker's upload, which skips the clip and the noise of privacy."""
-        sent = self._client.plain(finished.result, upload)
+        sent = self._client.plain(result, upload)
         # An attack may have overflowed: what is not finite is rejected on arrival.
-        self._send(finished, sent, encodes=all_finite(upload), is_suspect=True)
+        self._send(result, sent, state, encodes=all_finite(upload), is_suspect=True)
 
     def _send(
-        self, finished: _Finished, sent: Sent, *, encodes: bool = True, is_suspect: bool = False
+        self,
+        result: LocalResult,
+        sent: Sent,
+        state: Tree,
+        *,
+        encodes: bool = True,
+        is_suspect: bool = False,
     ) -> None:
         """Send an upload, store the client's state, and aggregate what arrives."""
-        result, _, state, sender = finished
-        residual = self._site.residual(sender.client_id)
+        sender = self._sender(result.client_id)
+        residual = self.site.residual(sender.client_id)
         if encodes:
             sent, residual = self._client.encode(sent, sender, residual)
-        self._site.keep_state(sender.client_id, state, residual)
+        self.site.keep_state(sender.client_id, state, residual)
         decoded = self._server.decode(sender, sent)
-        arrived = self._channel.in_transit(decoded, sender, self._counted)
+        arrived = self.channel.in_transit(decoded, sender, self.site.algorithm.counted)
         if arrived is None:
-            self._report(sender.client_id, sent, LOST)
+            self._report(report_of(sender.client_id, sent, 0)._replace(status="lost"))
             return
         size = sent.num_bytes
         if arrived is not decoded:
@@ -176,51 +184,38 @@ class Delivery:
         # Clips, noise and encodings of honest clients keep leaves, and numbers finite.
         is_suspect = is_suspect or arrived is not decoded
         expected = sent.upload if is_suspect else None
-        arrival = self._server.accept(arrived, sent, size, expected=expected)
-        self._arrive(sender, sent, arrival, result.context.server)
+        report = report_of(sender.client_id, sent, size)
+        report = self._server.accept(report, arrived, sent, expected=expected)
+        self._arrive(report, sent.weight, result.context.server)
 
     def received(
-        self, client_id: int, answer: Sent | Arrival, expected: Tree, download: Tree
+        self, client_id: int, answer: Sent | ClientReport, expected: Tree, download: Tree
     ) -> None:
-        """Deliver what a real client sent, or that nothing came in time.
+        """Deliver what a real client sent, or the report that nothing came in time.
 
         `expected` is an upload like those that the server wants, of meta tensors; `download` is
         what the client got.
         """
-        sender = Sender(client_id, self._downloads.plan(client_id, self._plan).round_idx)
-        if isinstance(answer, Arrival):
-            self._report(client_id, Sent({}, b"", 0.0, *(0, 0, 0), 0.0), answer)
+        if isinstance(answer, ClientReport):
+            self._report(answer)
             return
-        num = len(self._site.data.train_clients.indices_of(client_id))
-        arrival = self._server.from_outside(sender, answer, expected, num)
-        self._arrive(sender, answer, arrival, download)
+        num = len(self.site.data.train_clients.indices_of(client_id))
+        report = self._server.from_outside(self._sender(client_id), answer, expected, num)
+        self._arrive(report, answer.weight, download)
 
-    def _arrive(self, sender: Sender, sent: Sent, arrival: Arrival, received: Tree) -> None:
-        """Aggregate an upload that has arrived, and report."""
-        if arrival.upload is not None:
-            order = self._downloads.orders.get(sender.client_id, Order())
-            upload = self._server.up_to_date(
-                arrival.upload, order, received, self._downloads.exact
-            )
-            place = self._site.algorithm.place
+    def _arrive(self, report: ClientReport, weight: float, received: Tree) -> None:
+        """Aggregate an upload that was accepted, and report."""
+        if report.upload is not None:
+            order = self.downloads.orders.get(report.client_id, Order())
+            upload = self._server.up_to_date(report.upload, order, received, self.downloads.exact)
+            place = self.site.algorithm.place
             upload = upload if place is None else {**upload, **place(upload, received)}
-            self.reduction.add(sender.client_id, upload, sent.weight)
-        self._report(sender.client_id, sent, arrival)
+            self.reduction.add(report.client_id, upload, weight)
+        self._report(report._replace(upload=None))
 
-    def _report(self, client_id: int, sent: Sent, arrival: Arrival) -> None:
-        report = ClientReport(
-            client_id=client_id,
-            num_examples=sent.num_examples,
-            num_seen=sent.num_seen,
-            num_steps=sent.num_steps,
-            loss=sent.loss_sum / max(sent.num_seen, 1),
-            up_bytes=arrival.num_bytes,
-            status=arrival.status,
-            reason=arrival.reason,
-            logged=sent.logged,
-        )
+    def _report(self, report: ClientReport) -> None:
         self.reports.append(report)
-        self._on_client(report)
+        self.on_client(report)
 
 
 def _changes(trained: TrainedStack) -> tuple[Tensor, Tree]:

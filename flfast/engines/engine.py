@@ -6,7 +6,6 @@ rank trains its share with a `LocalTraining`, and the ranks reduce the uploads t
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,29 +14,44 @@ from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.channel import DIRECT, Channel
-from flfast.channel.reduced import Reduced, Reduction, Specs
+from flfast.channel.reduced import Reduction
 from flfast.channel.reduction import reduction_for
 from flfast.channel.release import Aggregated, released, with_next_norm
 from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
-from flfast.channel.server_side import CLIPPED, NOT_SELECTED
-from flfast.datamodules.evaluation_sets import EvaluationDataModule
+from flfast.channel.sent import ClientReport
+from flfast.channel.server_side import CLIPPED
 from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first
 from flfast.distributed.client_state_placement import fetch_states, return_states
-from flfast.distributed.world import ALONE, World, common_spec, gather
+from flfast.distributed.world import ALONE
 from flfast.engines.delivery import Delivery
+from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.engines.evaluation.module_evaluation import MeasuredSet, ModuleEvaluation
+from flfast.engines.evaluation.module_evaluation import evaluation_of
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.reference import reference_name
-from flfast.engines.reports import ClientReport, Trained
+from flfast.engines.reports import Trained, after_reduction, exchange
 from flfast.engines.site import Site
-from flfast.lit.user_module import UserModule
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
-from flfast.tasks.task_type import Statistics
+
+
+class MemberEngines(NamedTuple):
+    """The members of a family of models, of whom each client has one.
+
+    Attributes:
+        engines: of the members.
+        flops: of a forward pass of each member, float64 [M].
+        about: columns of row 0 that describe the members.
+        make_downloads: makes the downloads of a call; arguments are those of `Downloads`.
+    """
+
+    engines: "Sequence[Engine]"
+    flops: np.ndarray
+    about: Mapping[str, float]
+    make_downloads: Callable[..., Downloads]
 
 
 class _Call(NamedTuple):
@@ -63,22 +77,15 @@ class Engine:
             references, if the aggregation needs them (`reference.py`).
         finetune: trains weights further for the `finetuned` metrics; None is off.
         decided: decisions of `auto` on this rank, as plain values for checkpoints.
+        evaluation: measures models; by default on this rank's examples.
+        members: of a family of models; None: all clients have the same one.
 
     Attributes:
         channel: with what the server remembers of it after the last round.
         evaluation_sets: names of the sets that `evaluate` measures.
-        flops: of a forward pass of each member of a family, float64 [M]; None: one model.
-        about: columns of row 0 that describe the members of a family.
-        make_downloads: makes the downloads of a call; arguments are those of `Downloads`.
-        members: engines of the members of a family; empty: one model.
     """
 
-    flops: np.ndarray | None = None
-    about: Mapping[str, float] = MappingProxyType({})
-    make_downloads: Callable[..., Downloads] = Downloads
-    members: "Sequence[Engine]" = ()
-
-    def __init__(
+    def __init__(  # noqa: PLR0913 - parts of a run
         self,
         site: Site,
         training: LocalTraining,
@@ -87,14 +94,15 @@ class Engine:
         calls: Mapping[str, tuple[Site, LocalTraining]] | None = None,
         finetune: FineTune | None = None,
         decided: dict[str, Any] | None = None,
+        evaluation: Evaluation | None = None,
+        members: MemberEngines | None = None,
     ) -> None:
         self.site, self.training, self._calls = site, training, calls or {}
         self.channel = channel or Channel()
         self.decided = {} if decided is None else decided
         self._last_call = 0, 0
-        self.finetune = finetune
-        kind = ModuleEvaluation if isinstance(site.model, UserModule) else Evaluation
-        self._evaluation = kind(site, finetune)
+        self.finetune, self.members = finetune, members
+        self._evaluation = evaluation or evaluation_of(site, finetune)
         self.evaluation_sets = self._evaluation.sets
 
     def choose(self, plan: RoundPlan) -> str:
@@ -142,7 +150,8 @@ class Engine:
         if site.keeps_states:
             fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
         encode = channel.encode_broadcast(plan.round_idx)
-        downloads = self.make_downloads(
+        make_downloads = self.members.make_downloads if self.members else Downloads
+        downloads = make_downloads(
             site.algorithm, server, site.records, cohort, orders, encode=encode
         )
         reduction = self._reduction(call, cohort, plan.round_idx)
@@ -150,10 +159,7 @@ class Engine:
         training.train(assignment.here, downloads, plan, delivery)
         divided = site.divides_batches(plan)
         world = ALONE if divided else site.world
-        delivery.close(world)
-        took = delivery.seconds
-        own = [one._replace(seconds=took.get(one.client_id, 0.0)) for one in delivery.reports]
-        reports, specs = self._exchange(world, own, reduction, cohort)
+        reports, specs = exchange(world, delivery.close(world), reduction, cohort)
         device = site.trainers.trainer(plan).trainer.strategy.root_device
         reduced = reduction.combine(world._replace(device=device), specs)
         if reduced.memory:
@@ -174,7 +180,7 @@ class Engine:
             population, sent = len(site.data.candidates), downloads.sent_to(reduced.clients)
             uploads = Uploads(mean, num_clients, population, *rows, plan.round_idx, sent)
         down_bytes = downloads.num_bytes + (reduced.traffic.down if reduced.traffic else 0)
-        reports = [_after(reduced, report) for report in reports]
+        reports = [after_reduction(report, reduced) for report in reports]
         return Trained(uploads, reports, reduced.shortage, down_bytes)
 
     def _reduction(self, call: "_Call", cohort: Sequence[int], round_idx: int) -> Reduction:
@@ -208,6 +214,10 @@ class Engine:
         site.states.drop(place)
         return found.uploads.mean if found.uploads else {}
 
+    def remember(self, memory: Tree) -> None:
+        """Go on with what the server remembers of the channel, by name of the call."""
+        self.channel = replace(self.channel, memory=memory)
+
     def forgetful(self) -> "Engine":
         """An engine that keeps nothing of clients: each rank trains whole cohorts for itself.
 
@@ -218,10 +228,13 @@ class Engine:
             return replace(site, states=ClientStates(), records=ClientStates(), world=ALONE)
 
         calls = {name: (forgetful(site), own) for name, (site, own) in self._calls.items()}
-        channel = self.channel.encodes_only
-        engine = Engine(forgetful(self.site), self.training, channel=channel, calls=calls)
-        engine.make_downloads = self.make_downloads
-        return engine
+        return Engine(
+            forgetful(self.site),
+            self.training,
+            channel=self.channel.encodes_only,
+            calls=calls,
+            members=self.members,
+        )
 
     def part_of(self, call: str) -> tuple[Site, LocalTraining]:
         """What trains clients in a call of the algorithm, or in its own, by name.
@@ -233,16 +246,24 @@ class Engine:
         return (self.site, self.training) if own else self._calls[call]
 
     def elsewhere(
-        self, remote: Callable[[Site, LocalTraining], LocalTraining], evaluation: Evaluation
+        self,
+        make_training: Callable[[Site, LocalTraining], LocalTraining],
+        evaluation: Evaluation,
+        *,
+        channel: Channel | None = None,
+        members: MemberEngines | None = None,
     ) -> "Engine":
-        """An engine of the same run whose clients train, and are evaluated, on other machines."""
-        calls = {name: (site, remote(site, own)) for name, (site, own) in self._calls.items()}
-        training = remote(self.site, self.training)
-        engine = Engine(
-            self.site, training, channel=self.channel, calls=calls, decided=self.decided
+        """An engine of the same run whose clients train, and are evaluated, by other objects."""
+        calls = {k: (site, make_training(site, own)) for k, (site, own) in self._calls.items()}
+        return Engine(
+            self.site,
+            make_training(self.site, self.training),
+            channel=channel or self.channel,
+            calls=calls,
+            decided=self.decided,
+            evaluation=evaluation,
+            members=members,
         )
-        engine._evaluation, engine.evaluation_sets = evaluation, evaluation.sets
-        return engine
 
     def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
         """Which clients this rank trains."""
@@ -252,29 +273,12 @@ class Engine:
         if plan.strategy != "ddp":
             return assign_to_first(cohort, site.world)
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
-        if self.flops is not None and site.data.kinds is not None:
-            costs = (self.flops / self.flops.min())[site.data.kinds.of]
+        if self.members is not None and site.data.kinds is not None:
+            flops = self.members.flops
+            costs = (flops / flops.min())[site.data.kinds.of]
             own = np.append(costs, 1.0)  # the server's examples are those of one client more
             sizes = [round(size * own[k]) for size, k in zip(sizes, cohort, strict=True)]
         return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
-
-    @staticmethod
-    def _exchange(
-        world: World, own: list[ClientReport], reduction: Reduction, cohort: Sequence[int]
-    ) -> tuple[list[ClientReport], Specs | None]:
-        """All ranks' reports in the order of the cohort, and what uploads look like; collective.
-
-        Both are sent together: each exchange takes as long as a message to the furthest rank.
-        """
-        together = world.size > 1
-        rows = [*map(tuple, own)]  # pickled several times as fast as named tuples
-        found = gather(world, (rows, reduction.specs() if together else []), "reports")
-        place = {client_id: i for i, client_id in enumerate(cohort)}
-        reports = [ClientReport(*row) for part, _ in found for row in part]
-        reports.sort(key=lambda report: place[report.client_id])
-        if not together:
-            return reports, None
-        return reports, [common_spec(specs) for specs in zip(*(s for _, s in found), strict=True)]
 
     def evaluate(
         self, server: Tree, plan: RoundPlan, *, fraction: float = 1.0
@@ -288,20 +292,11 @@ class Engine:
         together = self.site.divides_batches(plan)
         return self._evaluation(server, plan, together=together, fraction=fraction)
 
-    def predict(
-        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
-    ) -> list[tuple[EvaluationDataModule, Statistics]]:
-        """Predictions of chosen evaluation sets; see `Evaluation.predict`."""
-        plan, together = for_evaluation(plan), self.site.divides_batches(plan)
-        return self._evaluation.predict(server, plan, passes, together=together)
-
     def measure(
         self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
     ) -> list[MeasuredSet]:
-        """Chosen evaluation sets of a user's module, with its predictions."""
-        assert isinstance(self._evaluation, ModuleEvaluation)
-        plan = for_evaluation(plan)
-        return list(self._evaluation.measure(server, plan, passes, predicts=True))
+        """Chosen evaluation sets with their predictions, on a single rank."""
+        return self._evaluation.measure(server, for_evaluation(plan), passes)
 
     def personal_weights(self, server: Tree, client_id: int) -> Tree:
         """Weights of a client's own model; the client's state must be on this rank."""
@@ -313,14 +308,3 @@ class Engine:
         self.site.data.close()
         self.site.states.close()
         self.site.records.close()
-
-
-def _after(reduced: Reduced, report: ClientReport) -> ClientReport:
-    """A client's report with what the reduction decided or cost."""
-    if report.client_id in reduced.left_out:
-        return report._replace(status="rejected", reason=NOT_SELECTED)
-    if report.accepted and report.client_id in reduced.unhelpful:
-        report = report._replace(reason=reduced.unhelpful[report.client_id])
-    if reduced.traffic is not None and report.accepted:
-        return report._replace(up_bytes=reduced.traffic.up)
-    return report

@@ -15,7 +15,7 @@ from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import Download, Downloads, Order, first_downloads
 from flfast.datamodules.evaluation_sets import EvaluationDataModule, EvaluationPart
 from flfast.engines.delivery import Delivery
-from flfast.engines.engine import Engine
+from flfast.engines.engine import Engine, MemberEngines
 from flfast.engines.evaluation.passes import Evaluation
 from flfast.engines.local_training import Deliver, LocalTraining
 from flfast.engines.site import Site
@@ -27,7 +27,11 @@ from flfast.state.weights import model_weights
 
 
 def family_engine(
-    engines: Sequence[Engine], of: np.ndarray, initial: Sequence[Tree], flops: np.ndarray
+    engines: Sequence[Engine],
+    of: np.ndarray,
+    initial: Sequence[Tree],
+    flops: np.ndarray,
+    about: Mapping[str, float],
 ) -> Engine:
     """An engine that trains each client with the model of its member.
 
@@ -36,15 +40,14 @@ def family_engine(
         of: place of each client's member, int64 [K].
         initial: weights of the members before round 1.
         flops: operations of a forward pass of each member, float64 [M].
+        about: columns of row 0 that describe the members.
     """
 
     def train(site: Site, _: LocalTraining) -> LocalTraining:
         return FamilyTraining([one.part_of(site.algorithm.name) for one in engines], of)
 
-    engine = engines[0].elsewhere(train, FamilyEvaluation(engines, of, initial))
-    engine.flops, engine.members = flops, engines
-    engine.make_downloads = partial(FamilyDownloads, engines, of)
-    return engine
+    members = MemberEngines(engines, flops, about, partial(FamilyDownloads, engines, of))
+    return engines[0].elsewhere(train, FamilyEvaluation(engines, of, initial), members=members)
 
 
 class FamilyDownloads(Downloads):

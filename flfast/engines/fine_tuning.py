@@ -7,6 +7,7 @@ from flfast.algorithms.contract.downloads import OwnDownloads
 from flfast.channel.sent import LocalResult
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.site import Site
+from flfast.lit.user_module import UserModule, without_traces
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 from flfast.state.weights import read_weights, select_weights
@@ -19,7 +20,7 @@ class FineTuning:
     """
 
     def __init__(self, site: Site, training: LocalTraining, num_epochs: int) -> None:
-        self._training, self._num_epochs = training, num_epochs
+        self._training, self._num_epochs, self._module = training, num_epochs, site.module
         self._names = {name for part in read_weights(site.model).values() for name in part}
 
     def __call__(self, weights: dict[int, Tree], plan: RoundPlan) -> dict[int, Tree]:
@@ -27,5 +28,9 @@ class FineTuning:
         plan = plan._replace(local_epochs=self._num_epochs, local_steps=None)
         results: list[LocalResult] = []
         own = {k: select_weights(part, self._names.__contains__) for k, part in weights.items()}
+        model = self._module.model
+        if isinstance(model, UserModule):
+            self._module.model = without_traces(model)
         self._training.train(list(own), OwnDownloads(own), plan, results.append)
+        self._module.model = model
         return {result.client_id: result.done.weights for result in results}

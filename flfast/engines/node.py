@@ -21,7 +21,8 @@ from flfast.channel.secure_reduction import Encoding, warn_of_clamping
 from flfast.channel.sent import LocalResult, Sender, Sent
 from flfast.channel.wire import MalformedError, Message, message_of, read_facts
 from flfast.engines.engine import Engine
-from flfast.engines.evaluation.passes import Evaluation, for_evaluation
+from flfast.engines.evaluation.module_evaluation import evaluation_of
+from flfast.engines.evaluation.passes import for_evaluation
 from flfast.engines.evaluation.remote_metrics import message_of_metrics
 from flfast.engines.orders import EvaluateOrder, TrainOrder
 from flfast.state.call_states import CallStates, Position
@@ -58,7 +59,7 @@ class Node:
         site = engine.site
         # The server's part of an evaluation is what it sends: its model, and the download.
         told = replace(site.algorithm, broadcast=itemgetter("download"), send=None)
-        self._evaluation = Evaluation(site.of(told, states=site.states), engine.finetune)
+        self._evaluation = evaluation_of(site.of(told, states=site.states), engine.finetune)
         self._secure = self._hides()
 
     def answer(self, message: Message) -> Message:

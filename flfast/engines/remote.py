@@ -17,8 +17,7 @@ from flfast.channel.channel import Channel
 from flfast.channel.client_side import ClientSide
 from flfast.channel.secure.round_messages import Mask, Request
 from flfast.channel.secure_reduction import MaskedReduction
-from flfast.channel.sent import LocalResult, Sent
-from flfast.channel.server_side import LATE, LOST, Arrival, Status
+from flfast.channel.sent import ClientReport, LocalResult, Sent, Status, silent
 from flfast.channel.wire import (
     Facts,
     MalformedError,
@@ -107,7 +106,7 @@ class RemoteCohort:
         download: Download,
         plan: RoundPlan,
         hidden: Mapping[int, Mask | str],
-    ) -> Iterator[tuple[int, Sent | Arrival]]:
+    ) -> Iterator[tuple[int, Sent | ClientReport]]:
         """(client, what it sent or why nothing) in the order of `clients`.
 
         `hidden` is how each client masks its upload, or why it cannot; empty: none does.
@@ -174,23 +173,26 @@ def _read(answer: bytes | str, read: Callable[[Message], Read]) -> Read | str:
 
 def _in_order(
     clients: Sequence[int], answers: Iterator[tuple[int, bytes | str]], num: int
-) -> Iterator[tuple[int, Sent | Arrival]]:
+) -> Iterator[tuple[int, Sent | ClientReport]]:
     """The first `num` uploads in the order of the clients, which sums of numbers depend on."""
-    waiting: dict[int, Sent | Arrival] = {}
+    waiting: dict[int, Sent | ClientReport] = {}
     left = list(clients)
     for client_id, answer in answers:
         found = _read(answer, sent_of)
-        status: Status = "lost" if isinstance(answer, str) else "rejected"
-        waiting[client_id] = Arrival(status, found, 0, None) if isinstance(found, str) else found
+        if isinstance(found, str):
+            status: Status = "lost" if isinstance(answer, str) else "rejected"
+            waiting[client_id] = silent(client_id, status, found)
+        else:
+            waiting[client_id] = found
         num -= isinstance(found, Sent)
         while left and left[0] in waiting:
             first = left.pop(0)
             yield first, waiting.pop(first)
         if not num:
             break
-    silent = LOST._replace(reason=NO_ANSWER) if num else LATE
+    nothing: tuple[Status, str] = ("lost", NO_ANSWER) if num else ("late", "")
     for client_id in left:
-        yield client_id, waiting.get(client_id, silent)
+        yield client_id, waiting.get(client_id) or silent(client_id, *nothing)
 
 
 class RemoteTraining:

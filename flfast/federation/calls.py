@@ -8,8 +8,9 @@ import numpy as np
 
 from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Order
+from flfast.channel.sent import ClientReport
 from flfast.engines.engine import Engine
-from flfast.engines.reports import ClientReport, Trained
+from flfast.engines.reports import Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import NOBODY
 from flfast.state.plan import RoundPlan
@@ -110,7 +111,8 @@ class Calls:
         if batch_size is not None:
             batching = plan.batching._replace(batch_size=batch_size, accumulate=1)
             plan = plan._replace(batching=batching)
-        engine = self._engine.members[member] if self._engine.members else self._engine
+        members = self._engine.members
+        engine = members.engines[member] if members else self._engine
         trained = engine.train(server, [place], plan, on_client=_ignored, local=local)
         if trained.uploads is None:
             raise DivergedError(

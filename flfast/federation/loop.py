@@ -11,13 +11,14 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm
-from flfast.channel.server_side import DIVERGED, NOT_SELECTED
+from flfast.channel.sent import NOT_SELECTED, ClientReport
+from flfast.channel.server_side import DIVERGED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm
-from flfast.engines.reports import ClientReport, Trained
+from flfast.engines.reports import Trained
 from flfast.federation import table_rows
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes
 from flfast.federation.devices.device import DeviceModel
@@ -81,7 +82,7 @@ class Federation:
     make_pace: Callable[..., Pace] = ROUNDS
     topology: Topology | None = None
     callbacks: Sequence[object] = ()
-    loggers: Sequence[Logger] = ()
+    loggers: list[Logger] = field(default_factory=list)
     run_dir: Path = Path()
     title: str = "flfast"
     server: Tree = field(default_factory=dict)
@@ -106,8 +107,8 @@ class Federation:
         if self.topology is not None and self.topology.cloud_bandwidth is None:
             # A client is its node: nothing is sent before nodes exchange their models.
             measure = _nothing
-        flops = self.engine.flops
-        costs = None if flops is None else flops / flops[0]
+        members = self.engine.members
+        costs = None if members is None else members.flops / members.flops[0]
         return Timing(self.devices, self.work, self.data, self.algorithm, measure, costs)
 
     @cached_property
@@ -140,7 +141,8 @@ class Federation:
         try:
             self._call_hooks("on_run_start")
             if not self.history:
-                row = {"round": 0, **self.engine.about}
+                members = self.engine.members
+                row: Columns = {"round": 0, **(members.about if members else {})}
                 self._finish_round(row, {}, evaluate=self.plans(1, []))
             while len(self.history) <= self.last_round:
                 self._round(len(self.history))

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 
 from flfast.channel.channel import Channel
+from flfast.channel.sent import ClientReport
 from flfast.datamodules.evaluation_sets import ATTACK
 from flfast.datamodules.federated import Kinds
 from flfast.engines.evaluation.metrics import GroupMetrics, part_of_groups, summary
-from flfast.engines.reports import ClientReport, Trained
+from flfast.engines.reports import Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.state.plan import RoundPlan
 
@@ -116,7 +117,7 @@ def member_columns(reports: Sequence[ClientReport], kinds: Kinds | None) -> Colu
 
 
 def evaluation_columns(name: str, metrics: GroupMetrics, kinds: Kinds | None = None) -> Columns:
-    """Columns of an evaluation set; the central test set has no spread over clients.
+    """Columns of an evaluation set; a central set has no spread over clients.
 
     Of the central test set with an attack's trigger, the share that gets the attackers' class.
     Of clients with models of different architectures, also the headline's mean for each.
@@ -124,9 +125,7 @@ def evaluation_columns(name: str, metrics: GroupMetrics, kinds: Kinds | None = N
     if name == ATTACK:
         return {"attack/success": summary(metrics)["accuracy"]}
     found = summary(metrics)
-    if name == "global":
-        found = {key: found[key] for key in metrics.values}
-    elif kinds is not None:
+    if kinds is not None and metrics.of_clients:
         of = kinds.of[metrics.groups.numpy()]
         for place, kind in enumerate(kinds.names):
             part = part_of_groups(metrics, torch.from_numpy(np.flatnonzero(of == place)))
@@ -138,7 +137,7 @@ def evaluation_columns(name: str, metrics: GroupMetrics, kinds: Kinds | None = N
 
 def client_columns(name: str, metrics: GroupMetrics) -> Iterator[tuple[int, Columns]]:
     """(client, columns) for every client with examples in the evaluation set."""
-    if name in {"global", ATTACK}:
+    if not metrics.of_clients:
         return
     values = {f"{name}/{key}": value.tolist() for key, value in metrics.values.items()}
     for place, client_id in enumerate(metrics.groups.tolist()):

@@ -47,16 +47,15 @@ class LocalModule(L.LightningModule):
         predictions: collects the predictions of the current evaluation pass.
         personal_models: batch -> outputs of the clients' personal models; None is the server's.
         forward_pass: inputs -> outputs of the server's model, in evaluation; None is the model.
-        unrepeatable: why the model's calls are no program, if that is known.
+        unrepeatable: why the model's local training is no program, if that is known.
         logged_in_steps: names of numbers that each step logs.
-        acts_in_steps: what the model does within local training that programs do not, in clauses.
         validates: whether the local training needs validation after each epoch.
     """
 
     context: Context
     logged_in_steps: tuple[str, ...] = ()
-    acts_in_steps: tuple[str, ...] = ()
     validates = False
+    unrepeatable: str | None = None
 
     def __init__(
         self,
@@ -89,19 +88,13 @@ class LocalModule(L.LightningModule):
         self.predictions = PredictionStore(task_type)
         self.personal_models: Callable[[Batch], Tensor] | None = None
         self.forward_pass: Callable[[Tensor], Tensor] | None = None
-        self.unrepeatable: str | None = None
         self._logged = {"val/loss"}
 
     def of(self, model: nn.Module, algorithm: Algorithm) -> "LocalModule":
         """A module with the same task and optimizer."""
-        copy = type(self)(
-            model,
-            algorithm,
-            self.make_optimizer,
-            self.task_type,
-            freeze_batchnorm=self.freeze_batchnorm,
-        )
-        for name in ("unrepeatable", "logged_in_steps", "acts_in_steps", "validates"):
+        task, freeze = self.task_type, self.freeze_batchnorm
+        copy = type(self)(model, algorithm, self.make_optimizer, task, freeze_batchnorm=freeze)
+        for name in ("unrepeatable", "logged_in_steps", "validates"):
             setattr(copy, name, getattr(self, name))
         return copy
 
@@ -197,11 +190,16 @@ class LocalModule(L.LightningModule):
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
         named = {"names": list(trained)} if asks_for(self.make_optimizer, "names") else {}
         lr = float(self.context.lr)
-        self.optimizer = self.make_optimizer(list(trained.values()), lr=lr, **named)
+        return self.begun(self.make_optimizer(list(trained.values()), lr=lr, **named))
+
+    def begun(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer with its initial state, as the one whose state is read afterwards."""
+        self.optimizer = optimizer
         if self.optimizer_state:
+            trained = [name for name, p in self.all_params.items() if p.requires_grad]
             state = place_tree(self.optimizer_state, self.params, self.device)
-            load_optimizer_state(self.optimizer, state, trained)
-        return self.optimizer
+            load_optimizer_state(optimizer, state, trained)
+        return optimizer
 
     def on_train_start(self) -> None:
         """Move the context to the model's device, and freeze BatchNorm if configured."""
@@ -210,17 +208,13 @@ class LocalModule(L.LightningModule):
             freeze(self.model, frozen=True)
 
     def _placed(self, context: Context, device: torch.device) -> Context:
-        server, client, start = (
-            place_tree(tree, self.params, device)
-            for tree in (context.server, context.client, context.start)
-        )
-        facts, measured = (
-            tree_map(lambda leaf: placed(leaf, device), tree)
-            for tree in (context.facts, context.measured)
-        )
-        return context._replace(
-            server=server, client=client, start=start, facts=facts, measured=measured
-        )
+        trees = context.trees
+        found: dict[str, Any] = {
+            name: place_tree(trees[name], self.params, device) for name in trees
+        }
+        for name in ("facts", "measured"):  # which are never sharded
+            found[name] = tree_map(lambda leaf: placed(leaf, device), trees[name])
+        return context._replace(**found)
 
     def on_train_end(self) -> None:
         """Unfreeze BatchNorm: Lightning warns of layers that enter training in eval mode."""
@@ -233,14 +227,8 @@ class LocalModule(L.LightningModule):
             # Made anew in every step: torch 2.8 and 2.9 move unevenly sharded parameters in the
             # first forward pass, and older leaves would keep the old values.
             params = self._objective_params = sharded_leaves(self.params)
-            task = ShardedTask(
-                self.model,
-                self.task_type,
-                batch,
-                model_params=params,
-                mesh=self.mesh,
-                name=self.algorithm.name,
-            )
+            sharded: Any = {"model_params": params, "mesh": self.mesh, "name": self.algorithm.name}
+            task = ShardedTask(self.model, self.task_type, batch, **sharded)
             loss = self._loss(task, params, batch, self.context)
             assert isinstance(loss, DTensor)
             full = loss.full_tensor()
@@ -294,12 +282,16 @@ class LocalModule(L.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count examples; the stand-in for an empty part of a batch does not count."""
-        if not batch.rank_factor:
-            return
-        num = self.task_type.num_counted(batch.targets)
-        self.loss_sum = self.loss_sum.to(outputs["mean"].device) + outputs["mean"] * num
-        self.num_seen = num + self.num_seen
-        if self.trainer.current_epoch == 0:
+        if batch.rank_factor:
+            self.count(batch, outputs["mean"], self.trainer.current_epoch)
+
+    def count(self, batch: Batch, mean: Tensor | None, epoch: int) -> None:
+        """Count a batch's examples, with their mean loss if there is one."""
+        if mean is not None:
+            num = self.task_type.num_counted(batch.targets)
+            self.loss_sum = self.loss_sum.to(mean.device) + mean * num
+            self.num_seen = num + self.num_seen
+        if epoch == 0:
             self.num_examples += len(batch.targets)
 
     def add_ranks(self, total: Callable[[list[float]], list[float]]) -> None:

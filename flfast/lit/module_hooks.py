@@ -1,11 +1,14 @@
 """What a run does with each public name of Lightning's modules, DataModules and Trainer."""
 
 import dis
-from collections.abc import Iterable, Mapping
-from types import FunctionType
+import inspect
+from collections.abc import Collection, Iterable, Mapping
+from types import CodeType, FunctionType
 from typing import Any
 
 import lightning as L
+from torch import nn
+from torchmetrics import Metric
 
 from flfast.lit.user_module import UserModule
 
@@ -61,23 +64,47 @@ def table_of(module: L.LightningModule | L.LightningDataModule) -> Table:
 
 
 def eager_only(module: L.LightningModule | L.LightningDataModule) -> list[str]:
-    """Names of the hooks that a user has filled, and that only the eager engine calls."""
-    return overridden(module, table_of(module)[EAGER_ONLY])
+    """Names of the hooks that a user has filled, and that only the eager engine calls.
+
+    A hook that no more than logs what metric objects say, or resets them, does not count.
+    """
+    parts = module.named_children() if isinstance(module, L.LightningModule) else ()
+    kinds = (Metric, nn.ModuleDict, nn.ModuleList)
+    metrics = [name for name, part in parts if all(isinstance(p, kinds) for p in part.modules())]
+    return overridden(module, table_of(module)[EAGER_ONLY], beside={*metrics, *_LOGGING})
 
 
 def overridden(
-    module: L.LightningModule | L.LightningDataModule, names: Iterable[str]
+    module: L.LightningModule | L.LightningDataModule,
+    names: Iterable[str],
+    *,
+    beside: Collection[str] = (),
 ) -> list[str]:
-    """Those of the names to which a user has given a body that does something."""
+    """Those of the names to which a user has given a body that does something else.
+
+    What a hook without arguments calls does not count, if it is named in `beside`.
+    """
     base = L.LightningModule if isinstance(module, L.LightningModule) else L.LightningDataModule
     kind = type(module).__mro__[2] if isinstance(module, UserModule) else type(module)
     own = {name: vars(module).get(name) or getattr(kind, name) for name in sorted(names)}
-    return [name for name in own if own[name] is not getattr(base, name) and _acts(own[name])]
+    pairs = ((name, method, getattr(base, name)) for name, method in own.items())
+    acts = (n for n, its, base in pairs if its is not base and (_acts(its, beside) or _acts(base)))
+    return [*acts]
 
 
-def _acts(method: Any) -> bool:
-    """Whether a method does more than to return None."""
-    steps = [*dis.get_instructions(method)] if isinstance(method, FunctionType) else []
+def _acts(method: Any, beside: Collection[str] = ()) -> bool:
+    """Whether a method does more than to return None, or names in its code more than these."""
+    if not isinstance(method, FunctionType):
+        return True
+    code = method.__code__
+    if beside and inspect.signature(method).parameters.keys() == {"self"} and not code.co_freevars:
+        codes = [code, *(const for const in code.co_consts if isinstance(const, CodeType))]
+        return not all(name in beside for each in codes for name in each.co_names)
+    steps = [*dis.get_instructions(method)]
     constants = [step.argval for step in steps if "CONST" in step.opname]
     others = {step.opname for step in steps if "CONST" not in step.opname}
     return constants != [None] or not others <= {"RESUME", "NOP", "RETURN_VALUE"}
+
+
+_LOGGING = ("log", "log_dict", "compute", "reset", "items", "values", "float")
+"""Names in hooks that act on nothing but columns and metric objects."""

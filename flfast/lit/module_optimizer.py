@@ -9,9 +9,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from flfast.state.dtensor import place_tree
-from flfast.state.optimizer_state import load_optimizer_state
-
 if TYPE_CHECKING:
     from flfast.lit.own_step_module import OwnStepModule
 
@@ -68,64 +65,42 @@ class ModuleOptimizer:
         if others or sum(p.requires_grad for p in group["params"]) != self._num_params:
             raise NotImplementedError("the module's optimizer treats parameters differently")
         taken = signature(kind).parameters  # a group may also have what its class sets itself
-        options = {name: value for name, value in _options(group).items() if name in taken}
+        options = {n: value for n, value in group.items() if n in taken and n != "params"}
         try:
             return kind(params, **{**options, "lr": lr})
         except TypeError as error:
             what = f"the module's {kind.__name__} is not made of its parameters and options"
             raise NotImplementedError(what) from error
 
-    def adapted(self, configured: Any, local: "OwnStepModule") -> Optimizer | None:
-        """Give what a module has configured the round's rate, and the leaves beside the model.
+    def adapt(self, configured: Any, local: "OwnStepModule") -> None:
+        """Give what a module has configured the round's rate.
 
-        Returns:
-            Its only optimizer; None if there are several.
+        Its only optimizer also gets the leaves beside the model, and its state.
         """
-        optimizers = [*_of_kind(configured, Optimizer)]
+        optimizers, schedulers = ([*_of_kind(configured, k)] for k in (Optimizer, LRScheduler))
         factor = float(local.context.lr) / self.lr if self.lr else 1.0
-        if factor != 1:
-            _scale(optimizers, [*_of_kind(configured, LRScheduler)], factor)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group.update({n: group[n] * factor for n in ("lr", "initial_lr") if n in group})
+        for scheduler in schedulers:
+            if hasattr(scheduler, "base_lrs"):
+                scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
         if len(optimizers) != 1:
-            return None
-        (optimizer,) = optimizers
-        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+            return
+        groups = {id(p): group for group in optimizers[0].param_groups for p in group["params"]}
         for name, p in local.joint.params.items():
             if p.requires_grad:  # as the parameter that it stands beside
                 like = local.params.get(name.rpartition("/")[2])
-                groups.get(id(like), optimizer.param_groups[0])["params"].append(p)
-        if local.optimizer_state:
-            state = place_tree(local.optimizer_state, local.params, local.device)
-            load_optimizer_state(optimizer, state, local.trained_by_name)
-        return optimizer
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name not in {"params", "initial_lr"}}
-
-
-def _scale(
-    optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler], factor: float
-) -> None:
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        for name in ("lr", "initial_lr"):
-            if isinstance(group.get(name), torch.Tensor):
-                group[name].mul_(factor)
-            elif name in group:
-                group[name] *= factor
-    for scheduler in schedulers:
-        if hasattr(scheduler, "base_lrs"):
-            scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+                groups.get(id(like), optimizers[0].param_groups[0])["params"].append(p)
+        local.begun(optimizers[0])
 
 
 def _of_kind(configured: Any, kind: type) -> Iterator[Any]:
     """The optimizers, or the schedulers, of what `configure_optimizers` returns in any form."""
     if isinstance(configured, kind):
         yield configured
-    elif isinstance(configured, Mapping):
-        for value in configured.values():
-            yield from _of_kind(value, kind)
-    elif isinstance(configured, (list, tuple)):
-        for value in configured:
+    elif isinstance(configured, (Mapping, list, tuple)):
+        inner = configured.values() if isinstance(configured, Mapping) else configured
+        for value in inner:
             yield from _of_kind(value, kind)
     elif hasattr(configured, "scheduler"):  # Lightning's LRSchedulerConfig
         yield from _of_kind(configured.scheduler, kind)

@@ -8,9 +8,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
-from flfast.lit.user_module import Logged, UnknownIndex, UserModule, call_step, loss_of, observed
+from flfast.lit.user_module import UnknownIndex, UserModule, call_step, loss_of, observed
 from flfast.state.tree import Tree
-from flfast.state.weights import using_weights
+from flfast.state.weights import layer_inputs
 from flfast.tasks.module import MODULE
 from flfast.tasks.task_type import TaskType
 
@@ -24,7 +24,6 @@ class ModuleTask(LocalTask):
 
     Attributes:
         outputs: what the first call's training step returned.
-        logged: what the first call logged.
         batch_idx: the batch's number in its epoch.
     """
 
@@ -33,7 +32,6 @@ class ModuleTask(LocalTask):
     def __init__(self, model: UserModule, **options: Any) -> None:
         super().__init__(model, MODULE, **options)
         self.outputs: Any = None
-        self.logged: Logged = {}
         self.batch_idx: int | UnknownIndex = UnknownIndex()
         self._is_first = True
 
@@ -65,25 +63,16 @@ class ModuleTask(LocalTask):
 
     def features(self, weights: Tree, batch: Batch, *, layer: str) -> tuple[Tensor, Tensor]:
         """Inputs of a layer in the training step, and the loss; see `Task`."""
-        captured: list[Tensor] = []
-        hook = self._model.get_submodule(layer).register_forward_pre_hook(
-            lambda _, inputs: captured.append(inputs[0].flatten(1))
-        )
-        try:
+        with layer_inputs(self._model, layer) as captured:
             loss = self(weights, batch)
-        finally:
-            hook.remove()
         if len(captured) != 1:
             raise self._lacks(f"features: training_step calls {layer} {len(captured)} times")
         return captured[0], loss
 
     def _method(self, name: str, weights: Tree, batch: Batch) -> Any:
         """What a method of the user's returns with these weights."""
-        model, args = self._model, (batch.inputs, self.batch_idx)
-        if weights is self._model_params:
-            return call_step(model, name, *args)
-        with using_weights(model, {**self._buffers, **self._given(weights)}):
-            return call_step(model, name, *args)
+        with self._using(weights):
+            return call_step(self._model, name, batch.inputs, self.batch_idx)
 
     def _lacks(self, what: str) -> MisconfigurationException:
         name = type(self._model).__name__
@@ -95,8 +84,3 @@ def local_task(model: nn.Module, task_type: TaskType, **options: Any) -> LocalTa
     if isinstance(model, UserModule):
         return ModuleTask(model, **options)
     return LocalTask(model, task_type, **options)
-
-
-def logged_of(task: LocalTask) -> Logged:
-    """What the first call of a task has logged."""
-    return task.logged if isinstance(task, ModuleTask) else {}

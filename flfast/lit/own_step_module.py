@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, cast
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import lightning as L
 import torch
@@ -16,16 +16,8 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import (
-    UserModule,
-    column_of,
-    is_evaluated,
-    on_own_rank,
-    overrides,
-    own,
-)
+from flfast.lit.user_module import UserModule, column_of, is_evaluated, on_own_rank, own
 from flfast.state.tree import Tree
-from flfast.state.weights import dtype_of_module
 
 
 class OwnStepModule(LocalModule):
@@ -58,12 +50,8 @@ class OwnStepModule(LocalModule):
         link = self.model.flfast_link
         link.local, link.round_idx = self, data.round_idx
         try:
-            dtype, validates = (
-                dtype_of_module(self.model),
-                overrides(self.model, "validation_step"),
-            )
             with on_own_rank(self.model):
-                yield self.model, client_loaders(data, self.facts, dtype, validates=validates)
+                yield self.model, client_loaders(data, self.facts, self.model)
         finally:
             link.local, link.round_idx = None, 0
             self._log_epochs(training_metrics(self.model.trainer))
@@ -81,44 +69,30 @@ class OwnStepModule(LocalModule):
 
     def step(self, batch: Any, batch_idx: int) -> Any:
         """Take a step of the user's own batch; returns what Lightning's loop gets."""
+        automatic, epoch = self.model.automatic_optimization, self.model.trainer.current_epoch
         is_new = batch is not self._batch  # an optimizer may take a batch several times
         if is_new:
             self._batch, self._facts = batch, self.facts.popleft()
-        facts = self._facts
-        given = facts._replace(inputs=batch)
-        own = {**self.all_params, **self.joint.buffers_by_name}
+        facts, own = self._facts, {**self.all_params, **self.joint.buffers_by_name}
+        given, loss = facts._replace(inputs=batch), None
         task = ModuleTask(self.model, model_params=own)
         task.batch_idx = batch_idx
-        try:
-            if self.model.automatic_optimization:
-                loss = self._loss(task, own, given, self.context)
-            else:
-                loss = task(own, given)
-        except SkippedStepError:
-            self._count(task, len(facts.targets), None)
-            return None if self.model.automatic_optimization else task.outputs
+        with suppress(SkippedStepError):
+            loss = self._loss(task, own, given, self.context) if automatic else task(own, given)
         if is_new:
-            self._count(task, len(facts.targets), loss.detach())
-        if not self.model.automatic_optimization:
-            return task.outputs
+            self.count(facts, None if loss is None else loss.detach(), epoch)
+            for name, value in task.logged.items():
+                total, count = self.logged.get(name, (torch.zeros_like(value), 0))
+                num = len(facts.targets)
+                self.logged[name] = total + value * num, count + num
+        if loss is None or not automatic:
+            return None if automatic else task.outputs
         extra = task.outputs if isinstance(task.outputs, Mapping) else {}
         return {**extra, "loss": loss * facts.scale}
 
-    def _count(self, task: ModuleTask, num: int, mean: Tensor | None) -> None:
-        if mean is not None:
-            self.loss_sum = self.loss_sum.to(mean.device) + mean * num
-            self.num_seen = num + self.num_seen
-        if self.model.trainer.current_epoch == 0:
-            self.num_examples += num
-        for name, value in task.logged.items():
-            total, count = self.logged.get(name, (torch.zeros_like(value), 0))
-            self.logged[name] = total + value * num, count + num
-
     def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
-        """Note what the last epoch logged in hooks, and metric objects; not of validation."""
+        """Note what the last epoch logged in hooks, and metric objects."""
         for name, value in found.items():
-            if is_evaluated(name):
-                continue
             column = column_of(name)
             forked = column.removesuffix("_step").removesuffix("_epoch")
             if not {column, forked} & self.logged.keys():
@@ -133,15 +107,8 @@ class OwnStepModule(LocalModule):
         if not isinstance(self.make_optimizer, ModuleOptimizer):
             return super().configure_optimizers()
         configured = own(self.model, "configure_optimizers")()
-        found = self.make_optimizer.adapted(configured, self)
-        if found is not None:
-            self.optimizer = found
+        self.make_optimizer.adapt(configured, self)
         return configured
-
-    @property
-    def trained_by_name(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that the current stage trains, by name."""
-        return {name: p for name, p in self.all_params.items() if p.requires_grad}
 
 
 def training_metrics(trainer: L.Trainer) -> dict[str, Tensor]:
@@ -149,9 +116,5 @@ def training_metrics(trainer: L.Trainer) -> dict[str, Tensor]:
     results = trainer.fit_loop.epoch_loop.val_loop._results  # noqa: SLF001
     others = {result.meta.name for result in results.values()}
     others |= {f"{name}_{end}" for name in others for end in ("step", "epoch")}
-    return {n: value for n, value in trainer.callback_metrics.items() if n not in others}
-
-
-def own_steps(module: LocalModule) -> OwnStepModule | None:
-    """The module, if a user's LightningModule says how it trains."""
-    return cast(OwnStepModule, module) if isinstance(module, OwnStepModule) else None
+    found = trainer.callback_metrics.items()
+    return {name: x for name, x in found if name not in others and not is_evaluated(name)}

@@ -1,7 +1,7 @@
 """Implementations of `flfast.algorithms.contract.client.Task`: the model and its loss."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from flfast.datamodules.batches import Batch
 from flfast.distributed.sharding import mean_over_ranks
 from flfast.state.tree import Tree
-from flfast.state.weights import called_with
+from flfast.state.weights import layer_inputs, using_weights
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.factored_logits import FactoredLogits, large_factored
 from flfast.tasks.task_type import TaskType
@@ -29,6 +29,9 @@ class LocalTask:
         model_params: the dict with the model's own parameters. With this very dict the model is
             called directly, with any other by `called_with`.
         example_weights: weights of a batch's examples, [B], with sum 1; None weighs them equally.
+
+    Attributes:
+        logged: what the first call logged by name, each []; a user's module alone logs.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class LocalTask:
     ) -> None:
         self._model, self._task_type, self._model_params = model, task_type, model_params
         self._buffers, self._example_weights = buffers or {}, example_weights
+        self.logged: dict[str, Tensor] = {}
 
     def __call__(self, params: Tree, batch: Batch) -> Tensor:
         """Mean loss []; see `Task`."""
@@ -71,16 +75,8 @@ class LocalTask:
 
     def features(self, weights: Tree, batch: Batch, *, layer: str) -> tuple[Tensor, Tensor]:
         """Inputs of a layer, and the loss; see `Task`."""
-        captured: list[Tensor] = []
-
-        def capture(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            captured.append(inputs[0].flatten(1))
-
-        hook = self._model.get_submodule(layer).register_forward_pre_hook(capture)
-        try:
+        with layer_inputs(self._model, layer) as captured:
             loss = self._loss(self.logits(weights, batch), batch)
-        finally:
-            hook.remove()
         return captured[0], loss
 
     def fixed_features(self, weights: Tree, batch: Batch, *, layer: str) -> Tensor:
@@ -95,19 +91,20 @@ class LocalTask:
         return large_factored(self._model, partial(self._call, params), batch.inputs)
 
     def _call(self, params: Tree, inputs: Tensor, **options: bool) -> Any:
-        if params is self._model_params:
+        with self._using(params):
             return self._model(inputs, **options)
-        given = {**self._buffers, **self._given(params)}
-        return called_with(self._model, given, inputs, **options)
 
-    def _given(self, weights: Tree) -> dict[str, Tensor]:
-        """Those that the model has, in its data types."""
+    def _using(self, weights: Tree) -> AbstractContextManager[None]:
+        """The model has these weights within the context, in its data types."""
+        if weights is self._model_params:
+            return nullcontext()
         # Weights of the context have the dtype of the broadcast, not of the Trainer's precision.
-        return {
+        given = {
             name: weights[name].to(like.dtype)
             for name, like in (*self._model.named_parameters(), *self._model.named_buffers())
             if name in weights
         }
+        return using_weights(self._model, {**self._buffers, **given})
 
     def _loss(self, logits: Tensor | FactoredLogits, batch: Batch) -> Tensor:
         weights = self._example_weights

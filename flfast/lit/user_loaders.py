@@ -7,12 +7,12 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-import torch
 from torch import nn
 
 from flfast.datamodules.batches import Batch, EvalLoader, TrainLoader
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.lit.user_module import UserModule, overrides
 from flfast.state.weights import dtype_of_module
 
 
@@ -40,23 +40,25 @@ class UserLoader:
 
 
 def client_loaders(
-    data: ClientDataModule, facts: deque[Batch], dtype: torch.dtype, *, validates: bool = False
+    data: ClientDataModule, facts: deque[Batch], model: UserModule
 ) -> L.LightningDataModule:
     """A DataModule of a client's loaders, with the hooks of the user's own DataModule.
 
-    Inputs are normalised to the data type `dtype`; `facts` gets what else a run knows of batches.
-    Validation examples are there if the Trainer `validates` within the local training.
+    Inputs get the module's data type; `facts` gets what else a run knows of batches. Validation
+    examples are there for a module that has a step for them.
     """
+    dtype = dtype_of_module(model)
     own: Any = data.data.examples.datamodule
     found: Any = L.LightningDataModule() if own is None else copy(own)
-    if own is not None:  # which were called once, when the run read the data
-        found.setup = found.teardown = lambda stage=None: None
+    if own is not None:  # the run called two of them when it read the data, and the others never
+        for name in ("prepare_data", "setup", "teardown", "on_exception"):
+            setattr(found, name, lambda *_, **__: None)
     train = UserLoader(data.train_dataloader(), lambda b: data.augmented(b, dtype=dtype), facts)
     plain = data.data.examples.transform
     val = UserLoader(data.val_dataloader(), lambda b: plain(b, dtype=dtype))
     found.train_dataloader = lambda: train
     none = L.LightningDataModule().val_dataloader
-    found.val_dataloader = (lambda: val) if validates else none
+    found.val_dataloader = (lambda: val) if overrides(model, "validation_step") else none
     return found
 
 

@@ -6,15 +6,16 @@ Lightning's; only what a local step computes passes through `OwnStepModule`.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from copy import deepcopy
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
 from unittest.mock import patch
 
 import lightning as L
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Link:
         silent: whether Lightning does not hear of this call, and metric objects do not count it.
         recorded: whether a program is recorded, which repeats what this call does.
         results: Lightning's record of an evaluation; None outside of one.
+        names: what the module has logged in evaluations, as it writes it.
     """
 
     def __init__(self) -> None:
@@ -42,17 +44,26 @@ class Link:
         self.logged: Logged | None = None
         self.silent = self.recorded = False
         self.results: Any = None
+        self.names: set[str] = set()
 
     def is_read(self, name: str) -> None:
         """Refuse to record a program of a step that reads what differs from step to step."""
         if self.recorded:
             raise NotImplementedError(f"the module reads {name}, which programs do not follow")
 
-    def __deepcopy__(self, memo: object) -> "Link":
-        return Link()
-
     def __reduce__(self) -> tuple[type["Link"], tuple[()]]:
         return Link, ()
+
+
+def _read(name: str) -> property:
+    """A property of Lightning's that programs do not follow; counts are within local training."""
+    plain: property = getattr(L.LightningModule, name)
+
+    def read(module: "UserModule") -> Any:
+        module.flfast_link.is_read(f"self.{name}")
+        return cast(Any, plain.fget)(module)
+
+    return property(read, plain.fset)
 
 
 class UserModule(L.LightningModule):
@@ -103,41 +114,22 @@ class UserModule(L.LightningModule):
         if not isinstance(value, Metric):
             value = torch.as_tensor(value, device=self.device).squeeze()
         if link.results is not None:
-            size, of = options.get("batch_size"), self._current_fx_name or "on_test_epoch_end"
-            about = {"reduce_fx": reduce, "batch_size": size, "metric_attribute": name}
-            link.results.log(of, name, value, on_step=False, on_epoch=True, **about)
+            about = {"batch_size": options.get("batch_size"), "metric_attribute": name}
+            hook = self._current_fx_name or "on_test_epoch_end"
+            always: Any = {"on_step": False, "on_epoch": True, "reduce_fx": reduce}
+            link.results.log(hook, name, value, **always, **about)
+            link.names.add(name)
             return
-        if (
-            link.logged is not None
-            and isinstance(value, Tensor)
-            and reduce in {"mean", torch.mean}
-        ):
+        is_mean = isinstance(value, Tensor) and reduce in {"mean", torch.mean}
+        if link.logged is not None and is_mean:
             link.logged.setdefault(column_of(name), value.detach())
         if not link.silent:
             # Ranks have different clients, and do not wait for each other's numbers.
             super().log(name, value, *args, **{**options, "sync_dist": False})
 
-    @property
-    def trainer(self) -> Any:
-        """Lightning's Trainer."""
-        self.flfast_link.is_read("self.trainer")
-        return super().trainer
-
-    @trainer.setter
-    def trainer(self, trainer: Any) -> None:
-        L.LightningModule.trainer.fset(self, trainer)  # type: ignore[attr-defined]
-
-    @property
-    def current_epoch(self) -> int:
-        """The epoch within the local training."""
-        self.flfast_link.is_read("self.current_epoch")
-        return super().current_epoch
-
-    @property
-    def global_step(self) -> int:
-        """The step within the local training."""
-        self.flfast_link.is_read("self.global_step")
-        return super().global_step
+    trainer: Any = _read("trainer")
+    current_epoch: Any = _read("current_epoch")
+    global_step: Any = _read("global_step")
 
 
 def own(module: UserModule, name: str) -> Callable[..., Any]:
@@ -163,7 +155,7 @@ def observed(
     link = module.flfast_link
     link.logged, link.silent, link.recorded = logged, silent, recorded
     try:
-        apart = forgotten if link.local is not None and not recorded else uncounted
+        apart = uncounted if recorded else forgotten
         with apart(module) if silent else nullcontext():
             yield
     finally:
@@ -181,41 +173,42 @@ class UnknownIndex:
     __truediv__ = __eq__ = __ne__ = __hash__ = __format__ = _refuse
 
 
+def _metrics(module: nn.Module) -> list[Metric]:
+    return [part for part in module.modules() if isinstance(part, Metric)]
+
+
 @contextmanager
 def _changed_metrics(module: nn.Module, **values: Any) -> Iterator[None]:
-    metrics = [part for part in module.modules() if isinstance(part, Metric)]
     with ExitStack() as stack:
-        for metric in metrics:
-            for name, value in values.items():
-                stack.enter_context(patch.object(metric, name, value))
+        for metric in _metrics(module):
+            stack.enter_context(patch.multiple(metric, **values))
         yield
 
 
 def uncounted(module: nn.Module) -> AbstractContextManager[None]:
     """Metric objects within a module count nothing in this context, and are NaN."""
-    nan = partial(_nan, next(module.parameters()))
+    like = next(module.parameters())
+
+    def nan(*_: Any, **__: Any) -> Tensor:
+        return torch.full((), torch.nan, dtype=like.dtype, device=like.device)
+
     return _changed_metrics(module, update=nan, forward=nan, compute=nan)
 
 
 @contextmanager
 def forgotten(module: nn.Module) -> Iterator[None]:
     """Metric objects within a module, perhaps its loss, forget afterwards what they counted."""
-    metrics = [part for part in module.modules() if isinstance(part, Metric)]
-    before = [{**vars(part), **part._copy_state_dict()} for part in metrics]  # noqa: SLF001
+    before = [(one, {**vars(one), **one._copy_state_dict()}) for one in _metrics(module)]  # noqa: SLF001
     try:
         yield
     finally:
-        for metric, attributes in zip(metrics, before, strict=True):
+        for metric, attributes in before:
             vars(metric).update(attributes)
 
 
 def on_own_rank(module: nn.Module) -> AbstractContextManager[None]:
     """Metric objects within a module do not wait for other ranks, which have other clients."""
     return _changed_metrics(module, sync_on_compute=False, _to_sync=False)
-
-
-def _nan(like: Tensor, *_: Any, **__: Any) -> Tensor:
-    return torch.full((), torch.nan, dtype=like.dtype, device=like.device)
 
 
 def overrides(model: UserModule, name: str) -> bool:
@@ -242,6 +235,20 @@ def adopt(module: L.LightningModule) -> UserModule:
     object.__setattr__(module, "flfast_link", Link())
     assert isinstance(module, UserModule)
     return module
+
+
+def without_traces(model: UserModule) -> UserModule:
+    """A module whose steps leave nothing in the given one.
+
+    A training step of a user's module may count, keep outputs, or draw random numbers, in Python.
+    This is a copy with the same parameters, unless the module cannot be copied.
+    """
+    kept = tree_leaves([[*vars(part).values()] for part in model.modules()])
+    outputs = [x for x in kept if isinstance(x, Tensor) and not x.is_leaf]
+    shared = {id(p): p for p in model.parameters()}  # and outputs have no copies
+    with suppress(Exception):
+        return deepcopy(model, {**shared, **{id(x): x.detach() for x in outputs}})
+    return model
 
 
 def released(module: UserModule) -> L.LightningModule:

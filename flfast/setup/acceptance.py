@@ -47,7 +47,8 @@ def accept(
     folder.mkdir(parents=True, exist_ok=True)
     replaces = restored is None and (holds_run(folder) or read_result(folder) is not None)
     with records_aside(folder, kept=not replaces), job.new_settings():
-        federation.loggers = make_loggers()  # only here: other ranks would make the same files
+        # Only here: loggers of other ranks would make the same files.
+        federation.loggers.extend(make_loggers())
         now = recorded_config(config, folder)
         write_result(folder, Result("running", now, launch=launch_id()))
         if replaces:

@@ -1,7 +1,7 @@
 """Building in step: what stops one rank stops all of them, with the same message."""
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -13,8 +13,8 @@ from flfast.setup.user_code import own_failure
 T = TypeVar("T")
 
 
-def on_all_ranks(world: World, work: Callable[[], T] | None) -> T:
-    """Run `work`, where it is not None, and return this rank's result; collective.
+def on_all_ranks(world: World, work: Callable[..., T] | None, *args: Any) -> T:
+    """Run `work(*args)`, where it is not None, and return this rank's result; collective.
 
     Raises:
         ConfigError: on every rank, if the settings are refused on any of them.
@@ -23,7 +23,7 @@ def on_all_ranks(world: World, work: Callable[[], T] | None) -> T:
     message: str | None = None
     failure: Exception | None = None
     try:
-        result = work() if work else None
+        result = work(*args) if work else None
     except (ValueError, TypeError, OSError, MisconfigurationException, ConfigError) as error:
         message, failure = str(error), error
     except InstantiationException as error:

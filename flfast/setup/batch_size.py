@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from flfast.config.phases import AUTO_SIZES, Phase, replace_auto
 from flfast.distributed.devices import num_devices
 from flfast.distributed.world import World
-from flfast.setup.components import Components
+from flfast.setup.learner import Learner
 from flfast.setup.memory_search import MemoryProbe, num_fitting
 from flfast.setup.plans import build_trainer, choose_precision, choose_strategy
 from flfast.state.plan import Batching, RoundPlan
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def find_sizes(
-    phases: list[Phase], folder: Path, components: Components, world: World
+    phases: list[Phase], folder: Path, learner: Learner, world: World
 ) -> dict[str, int]:
     """Sizes that fit on this rank's device in every phase that sets `auto`, by key.
 
@@ -34,8 +34,8 @@ def find_sizes(
         for key in AUTO_SIZES:
             if phase.config[key] != "auto":
                 continue
-            probe = _build_probe(key, phase, folder, components, world)
-            limit = int(components.data.client_sizes.max())
+            probe = _build_probe(key, phase, folder, learner, world)
+            limit = int(learner.data.client_sizes.max())
             if key == "micro_batch" and phase.config.batch_size > 0:
                 limit = min(limit, phase.config.batch_size)
             num = _devices_per_batch(phase, world)
@@ -52,7 +52,7 @@ def find_sizes(
 
 
 def _build_probe(
-    key: str, phase: Phase, folder: Path, components: Components, world: World
+    key: str, phase: Phase, folder: Path, learner: Learner, world: World
 ) -> MemoryProbe:
     # The user's callbacks, profiler and validation must not see these steps.
     quiet = {"trainer": {"profiler": None, "limit_val_batches": 0, "fast_dev_run": False}}
@@ -70,9 +70,9 @@ def _build_probe(
         precision=choose_precision(config),
     )
     return MemoryProbe(
-        components.module,
-        components.initial,
-        components.data,
+        learner.module,
+        learner.initial,
+        learner.data,
         partial(build_trainer, [Phase(1, config)], [], folder, world),
         plan,
         accumulates=key == "micro_batch" or config.trainer.accumulate_grad_batches > 1,

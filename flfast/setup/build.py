@@ -21,13 +21,14 @@ from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
+from flfast.datamodules.own_samples import own_examples
 from flfast.datamodules.remote_data import RemoteData
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.lit.batchnorm import batchnorm_layers, batchnorm_weights
 from flfast.lit.module_optimizer import ModuleOptimizer
-from flfast.setup.data_modules import module_examples
+from flfast.setup.data_modules import load
 from flfast.setup.preload import data_source, given_task
 from flfast.setup.user_code import named, of_kind
 from flfast.state.injection import asks_for, call_with
@@ -118,13 +119,22 @@ def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
             found = call_with(chosen, seed=seed, task=task)
             if isinstance(found, DataHooks):
-                client, labels = (config.data.get(name) for name in ("owner", "labels"))
-                named_by = {"labels": labels, "keys": ("data.owner", "data.labels")}
-                found = module_examples(f"data={target}", found, client, **named_by)
+                keys = ("data.owner", "data.labels")
+                client, labels = (_name_or_function(config, key) for key in keys)
+                found = own_examples(load(f"data={target}", found, client), labels, keys)
         allowed = "an Examples of flfast, or a LightningDataModule"
         return of_kind(found, Examples, f"data={target}", allowed=allowed)
 
     return source
+
+
+def _name_or_function(config: DictConfig, key: str) -> Any:
+    """Where the clients or labels of samples are; a node is a function of a sample."""
+    given = OmegaConf.select(config, key)
+    if not isinstance(given, DictConfig):
+        return given
+    with named(key, str(given)):
+        return instantiate(given, _partial_=True)
 
 
 def build_optimizer(

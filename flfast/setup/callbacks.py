@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -12,7 +12,8 @@ from lightning.pytorch import callbacks as shipped
 from omegaconf import DictConfig
 
 from flfast.config.errors import ConfigError
-from flfast.datamodules.examples import Examples
+from flfast.config.own import OWN, Own
+from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.hooks import HOOKS
 from flfast.lit.trainers import overridden_hooks
 from flfast.output.callbacks.final_weights import FinalWeights
@@ -50,20 +51,28 @@ _NEVER = ("on_predict_", "on_sanity_check_", "on_save_checkpoint", "on_load_chec
 """Hooks of Lightning that no run calls."""
 
 
-def build_callbacks(config: DictConfig, examples: Examples) -> list[L.Callback]:
+def build_callbacks(
+    config: DictConfig, data: FederatedDataModule, monitored: Sequence[str], own: Own
+) -> list[L.Callback]:
     """The configured callbacks; they get the hooks of rounds and of local training.
+
+    Args:
+        config: names them; a node may stand for an object of `own`.
+        data: of the run.
+        monitored: names that local training logs on a client's validation examples.
+        own: objects of a Python program.
 
     Raises:
         ConfigError: if one of them cannot work within a run, with what works.
         ValueError: if one has a prompt that is no text of the examples.
     """
-    named = instantiate(config.callbacks) or {}
-    callbacks = {name: callback for name, callback in named.items() if callback is not None}
+    nodes = {name: node for name, node in (config.callbacks or {}).items() if node is not None}
+    callbacks = {name: _made(name, node, own) for name, node in nodes.items()}
     for name, callback in callbacks.items():
-        if problem := next(_problems(callback, config), None):
+        if problem := next(_problems(callback, config, data, monitored), None):
             raise ConfigError(f"callbacks.{name}: {type(callback).__name__}{problem}")
         if isinstance(callback, TextSamples):
-            callback.check(examples)
+            callback.check(data.examples)
         for unused in _unused_hooks(callback, validates=bool(config.trainer.limit_val_batches)):
             log.warning("callbacks.%s: %s", name, unused)
     if not any(isinstance(callback, FinalWeights) for callback in callbacks.values()):
@@ -71,12 +80,25 @@ def build_callbacks(config: DictConfig, examples: Examples) -> list[L.Callback]:
     return [*callbacks.values()]
 
 
+def _made(name: str, node: DictConfig, own: Own) -> Any:
+    if OWN not in node:
+        return instantiate(node)
+    if name not in own.callbacks:
+        raise ConfigError(
+            f"callbacks.{name}={node['_target_']} is an object of a Python program; allowed: "
+            f"flfast.run(..., callbacks=[...]) in a program that has it"
+        )
+    return own.callbacks[name]
+
+
 def refusal(callback: object) -> str | None:
     """Why a callback of Lightning cannot do its work in a run; None if it can."""
     return next((why for kind, why in _REFUSED.items() if isinstance(callback, kind)), None)
 
 
-def _problems(callback: object, config: DictConfig) -> Iterator[str]:
+def _problems(
+    callback: object, config: DictConfig, data: FederatedDataModule, monitored: Sequence[str]
+) -> Iterator[str]:
     """Why a callback cannot work, in words that follow its name."""
     if not isinstance(callback, L.Callback):
         yield " is no callback of Lightning; allowed: a subclass of lightning.Callback"
@@ -88,14 +110,25 @@ def _problems(callback: object, config: DictConfig) -> Iterator[str]:
             yield ": shows each fit of each client; allowed: trainer.enable_progress_bar=true"
         if type(callback) is shipped.ProgressBar:
             yield ": shows nothing itself; allowed: TQDMProgressBar or RichProgressBar"
-    if isinstance(callback, shipped.EarlyStopping) and (
-        callback.monitor != "val/loss" or not config.trainer.limit_val_batches
-    ):
+    if isinstance(callback, shipped.EarlyStopping):
+        yield from _problems_of_stopping(callback.monitor, config, data, monitored)
+    yield from _problems_of_state(callback)
+
+
+def _problems_of_stopping(
+    monitor: str, config: DictConfig, data: FederatedDataModule, monitored: Sequence[str]
+) -> Iterator[str]:
+    if monitor not in monitored or not config.trainer.limit_val_batches:
+        names = " or ".join(monitored)
         yield (
-            f"(monitor={callback.monitor}) ends the epochs of a client; allowed: val/loss, with "
+            f"(monitor={monitor}) ends the epochs of a client; allowed: {names}, with "
             "trainer.limit_val_batches=1.0; stop=plateau ends the run"
         )
-    yield from _problems_of_state(callback)
+    if not len(data.splits["val"].indices):
+        yield (
+            ": no client has validation examples; allowed: split.val > 0, with data that have no "
+            "validation set of their own"
+        )
 
 
 def _problems_of_state(callback: L.Callback) -> Iterator[str]:

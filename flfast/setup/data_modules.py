@@ -1,9 +1,8 @@
-"""A user's own data as those of a LightningModule: DataModules, Datasets, and parts of samples."""
+"""A user's own data, in any form: DataModules, DataLoaders, Datasets, and parts of samples."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import lightning as L
@@ -21,11 +20,9 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     StackDataset,
-    Subset,
 )
 
-from flfast.datamodules.examples import Examples
-from flfast.datamodules.own_samples import own_examples, values_of
+from flfast.datamodules.own_samples import OwnData
 from flfast.datamodules.samples import SamplePart
 from flfast.state.environment import integer
 
@@ -38,47 +35,40 @@ _ALLOWED = (
 )
 
 
-Loaded = tuple[SamplePart, SamplePart | None, SamplePart | None, int, Any]
-"""For training, tests and validation; the batch size of training; and clients, if there are."""
-
-
-def load(where: str, module: Any) -> Loaded:
+def load(where: str, module: Any, client: Any = None) -> OwnData:
     """Prepare and set up a DataModule, and read its loaders; `where` begins errors.
+
+    Its clients are those that `client` names, else its own, if it has some.
 
     Raises:
         ValueError: if clients could not draw the batches that its loaders give.
     """
-    if isinstance(module, nn.Module):  # a model with loaders, which the run sets up itself
+    is_model = isinstance(module, nn.Module)
+    if is_model:  # a model with loaders, which the run sets up itself
         module = deepcopy(module)
     if not integer("LOCAL_RANK", 0):
         module.prepare_data()
     for stage in ("fit", "test"):
         module.setup(stage)
-    train, test, val = (_part(where, module, role) for role in ("train", "test", "val"))
-    if train is None:
+    loaders = [_loader(where, module, role) for role in ("train", "test", "val")]
+    if loaders[0] is None:
         raise ValueError(f"{where}: gives no train_dataloader; allowed: one")
-    (part, batch_size), clients = train, getattr(module, "clients", None)
+    train: Any
+    train, test, val = (
+        one if one is None else SamplePart(one.dataset, one.collate_fn) for one in loaders
+    )
+    clients = getattr(module, "clients", None)
     if isinstance(clients, Mapping):
         dataset, clients = _of_clients(f"{where}: clients", clients)
-        part = part._replace(dataset=dataset)
-    return part, test and test[0], val and val[0], batch_size, clients
+        train = train._replace(dataset=dataset)
+    clients, own = clients if client is None else client, None if is_model else module
+    return OwnData(train, test, val, clients, None, loaders[0].batch_size or 1, own)
 
 
-def module_examples(where: str, module: Any, client: Any = None, **options: Any) -> Examples:
-    """The examples of a DataModule, in its own batches; `options` as of `own_examples`.
+def read_forms(data: Any, test_data: Any, client: Any, *, samples: bool) -> OwnData:
+    """The Datasets of two arguments of `flfast.run`, in any form but that of a DataFrame.
 
-    Raises:
-        ValueError: as `load` and `own_examples`.
-    """
-    train, test, val, batch_size, clients = load(where, module)
-    client = clients if client is None else client
-    found = own_examples(train, test, val, client=client, **options)
-    own = None if isinstance(module, nn.Module) else module
-    return replace(found, datamodule=own, batch_size=batch_size)
-
-
-def read_samples(data: Any, test_data: Any, client: Any, labels: Any) -> Examples:
-    """The samples of two arguments of `flfast.run`, in any form but that of a DataFrame.
+    `samples` makes a Dataset of tuples and dicts of arrays, too.
 
     Raises:
         ValueError: naming the argument, the problem, and what is allowed.
@@ -86,18 +76,17 @@ def read_samples(data: Any, test_data: Any, client: Any, labels: Any) -> Example
     if isinstance(data, DataLoader):
         data = _of_loaders(data, test_data)
     if isinstance(data, DataHooks):
-        return module_examples("data=", data, client, labels=labels)
-    train, clients = _dataset("data=", data)
+        return load("data=", data, client)
+    train, clients = _by_client("data=", data, samples=samples)
     if clients is not None and client is not None:
         raise ValueError("client= with Datasets of clients as data=; allowed: one of the two")
-    test, tests = (None, None) if test_data is None else _dataset("test_data=", test_data)
-    if test is not None and tests is None and (isinstance(client, (str, int)) or callable(client)):
-        try:  # test samples may not have what training samples have
-            tests = client if len(values_of("client", client, Subset(test, [0]))) else None
-        except ValueError:
-            tests = None
-    client, test = client if clients is None else clients, test and SamplePart(test)
-    return own_examples(SamplePart(train), test, client=client, test_client=tests, labels=labels)
+    clients = client if clients is None else clients
+    if test_data is None:
+        return OwnData(SamplePart(train), clients=clients)
+    test, tests = _by_client("test_data=", test_data, samples=samples)
+    if isinstance(client, (str, int)) or callable(client):
+        tests = client if tests is None else tests
+    return OwnData(SamplePart(train), SamplePart(test), clients=clients, test_clients=tests)
 
 
 def _of_loaders(train: DataLoader[Any], test: Any) -> L.LightningDataModule:
@@ -108,25 +97,36 @@ def _of_loaders(train: DataLoader[Any], test: Any) -> L.LightningDataModule:
     return found
 
 
-def _dataset(where: str, data: Any) -> tuple[Any, list[Any] | None]:
+def _by_client(where: str, data: Any, *, samples: bool) -> tuple[Any, list[Any] | None]:
     """A map-style Dataset, and the client of each sample if it has a part for each client."""
     named = data if isinstance(data, Mapping) else {}
     if isinstance(data, (list, tuple)) and all(isinstance(part, Dataset) for part in data):
         named = dict(enumerate(data))
     arrays_or_lists = [p for p in named.values() if hasattr(p, "ndim") or isinstance(p, Sequence)]
-    if named and not arrays_or_lists:
-        if {"train", "test"} <= named.keys():
-            raise ValueError(f"{where}: train and test are no clients; allowed: test_data=")
-        return _of_clients(where, named)
+    if not named or arrays_or_lists:
+        return _stacked(where, data) if samples else data, None
+    if {"train", "test"} <= named.keys():
+        raise ValueError(f"{where}: train and test are no clients; allowed: test_data=")
+    if named is not data and len(named) in {2, 3}:  # as of random_split
+        log.warning(
+            "%s: each of %d Datasets is that of a client; test_data= takes test examples, and "
+            "torch.utils.data.ConcatDataset(PARTS) joins what is of no client",
+            *(where, len(named)),
+        )
+    return _of_clients(where, named)
+
+
+def _stacked(where: str, data: Any) -> Any:
+    """A map-style Dataset, also of equally long arrays."""
     arrays = isinstance(data, list) and all(isinstance(p, (Tensor, np.ndarray)) for p in data)
     if arrays or isinstance(data, (Mapping, tuple)):
         try:
-            return StackDataset(**data) if isinstance(data, Mapping) else StackDataset(*data), None
+            return StackDataset(**data) if isinstance(data, Mapping) else StackDataset(*data)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}; {_ALLOWED}") from None
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         raise ValueError(f"{where} is a {type(data).__name__}; {_ALLOWED}")
-    return data, None
+    return data
 
 
 def _of_clients(where: str, clients: Mapping[Any, Any]) -> tuple[Any, list[Any]]:
@@ -138,8 +138,8 @@ def _of_clients(where: str, clients: Mapping[Any, Any]) -> tuple[Any, list[Any]]
     return ConcatDataset(clients.values()), names
 
 
-def _part(where: str, module: Any, role: str) -> tuple[SamplePart, int] | None:
-    """The part and the batch size of a loader that draws each sample of its Dataset once."""
+def _loader(where: str, module: Any, role: str) -> Any:
+    """The loader of a DataModule, which draws each sample of its Dataset once; None without."""
     name = f"{role}_dataloader"
     if not is_overridden(name, module, parent=DataHooks):
         return None
@@ -162,7 +162,7 @@ def _part(where: str, module: Any, role: str) -> tuple[SamplePart, int] | None:
             f"{where} draws by {type([*odd, sampler][0]).__name__}, and clients draw each sample "
             f"once; allowed: shuffle=True or False, and weights in the loss"
         )
-    return SamplePart(dataset, found.collate_fn), found.batch_size or 1
+    return found
 
 
 def _first(where: str, loaders: Any, *, alone: bool) -> Any:

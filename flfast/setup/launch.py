@@ -221,8 +221,8 @@ def check_spawnable(own: Own) -> None:
         raise ConfigError(
             f"{script} is no file, and ranks that are spawned import the program; {_SPAWNABLE}"
         )
-    for group, value in own.given().items():
-        where = f"{group}={own.nodes[group]['_target_']}"
+    for key, value in own.given().items():
+        where = f"{key}={own.nodes[key]['_target_']}"
         try:
             content = pickle.dumps(value)
         except Exception as error:

@@ -5,6 +5,7 @@ from inspect import signature
 
 import lightning as L
 import torch
+from omegaconf import DictConfig
 from torch import nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -91,22 +92,36 @@ def name_uncalled(where: str, module: L.LightningModule | L.LightningDataModule)
             log.info("%s: not called: %s, since %s", where, ", ".join(unused), why)
 
 
-def hooks_in_steps(model: UserModule, data: object) -> tuple[str, ...]:
-    """Clauses about hooks within local steps; logs what of a user's DataModule is not called."""
-    found = {"module": eager_only(model)}
-    if isinstance(data, L.LightningDataModule):
+def hook_in_steps(model: UserModule, data: L.LightningDataModule | None) -> str | None:
+    """A clause about a hook within local steps; logs what of a user's DataModule is not called."""
+    found = [f"the module has its own {name}" for name in eager_only(model)]
+    if data is not None:
         name_uncalled(f"data={type(data).__name__}", data)
-        found["DataModule"] = eager_only(data)
-    return tuple(f"the {owner} has its own {name}" for owner in found for name in found[owner])
+        found += [f"the DataModule has its own {name}" for name in eager_only(data)]
+    return next(iter(found), None)
+
+
+_BY_HAND = {
+    "gradient_clip_val": ((None, 0), "null, and self.clip_gradients(...) in its step"),
+    "accumulate_grad_batches": ((None, 1), "1, and optimizer.step() after several batches"),
+}
+"""Options of the Trainer that Lightning refuses, what is no such option, and what is allowed."""
 
 
 def check_steps(
-    algorithm: Algorithm, initial: Tree, *, by_hand: bool, several: bool, state: str
+    algorithm: Algorithm, initial: Tree, config: DictConfig, *, by_hand: bool, several: bool
 ) -> None:
-    """Refuse an algorithm that acts within steps of several optimizers, or taken by hand."""
+    """Refuse what acts within steps of several optimizers, or taken by hand.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    how = "optimizes by hand" if by_hand else "has several optimizers, or none"
+    for name, (off, allowed) in _BY_HAND.items():
+        if by_hand and (value := config.trainer.get(name)) not in off:
+            raise ConfigError(f"trainer.{name}={value}: the module {how}; allowed: {allowed}")
     if (by_hand or several) and (why := refused_by(algorithm, initial)):
-        how = "optimizes by hand" if by_hand else "has several optimizers, or none"
-        if state != "reset":
+        if (state := config.local_optimizer_state) != "reset":
             raise ConfigError(f"local_optimizer_state={state}: the module {how}; allowed: reset")
         raise ConfigError(
             f"algorithm={algorithm.name} {why}, and the module {how}; allowed: fedavg, or another "

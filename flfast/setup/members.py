@@ -15,7 +15,7 @@ from flfast.engines.engine import Engine
 from flfast.engines.family_engine import family_engine
 from flfast.lit.task import evaluation_mode
 from flfast.lit.user_module import UserModule
-from flfast.setup.components import Components
+from flfast.setup.learner import Learner
 from flfast.setup.model_check import first_batch, try_training
 from flfast.setup.trial_calls import trial_copy
 from flfast.state.tree import num_bytes
@@ -26,17 +26,17 @@ _CLOSE = 1e-3
 """Difference of outputs, relative to the largest one, that rounding explains."""
 
 
-def try_models(config: DictConfig, components: Components) -> None:
+def try_models(config: DictConfig, learner: Learner) -> None:
     """Compute a gradient with each model, and note what is said of it; see `try_training`."""
-    for name, one in _named(config, components).items():
+    for name, one in _named(config, learner).items():
         module = one.module
         if isinstance(module.model, UserModule):  # which was tried when it was made
             continue
         module.unrepeatable = try_training(name, module.model, one.data, bn=config.bn)
-        _try_slice(name, one, components)
+        _try_slice(name, one, learner)
 
 
-def _try_slice(name: str, one: Components, whole: Components) -> None:
+def _try_slice(name: str, one: Learner, whole: Learner) -> None:
     """Warn if a member with fewer units does not compute what the whole model does without them.
 
     That is so if units of several kinds are packed in one weight, as in LSTMs and attention.
@@ -65,26 +65,26 @@ def _try_slice(name: str, one: Components, whole: Components) -> None:
         )
 
 
-def _named(config: DictConfig, components: Components) -> dict[str, Components]:
-    """The components of each model, by name of the member or target of the model."""
-    if components.members is None:
-        return {config.model["_target_"]: components}
-    (names, _), others = components.members
-    return dict(zip(names, (components, *others), strict=True))
+def _named(config: DictConfig, learner: Learner) -> dict[str, Learner]:
+    """The learner of each model, by name of the member or target of the model."""
+    if learner.members is None:
+        return {config.model["_target_"]: learner}
+    (names, _), others = learner.members
+    return dict(zip(names, (learner, *others), strict=True))
 
 
 def with_members(
-    engine: Engine, components: Components, build: Callable[[str, Components], Engine]
+    engine: Engine, learner: Learner, build: Callable[[str, Learner], Engine]
 ) -> Engine:
     """An engine whose clients have models of their own; the same one without a family.
 
     `engine` is of the first member. `build` makes that of another one.
     """
-    if components.members is None:
+    if learner.members is None:
         return engine
-    (names, of), others = components.members
+    (names, of), others = learner.members
     engines = [engine, *(build(name, one) for name, one in zip(names[1:], others, strict=True))]
-    every = (components, *others)
+    every = (learner, *others)
     flops = np.array([_flops(one.module.model, one) for one in every], dtype=np.float64)
     about: dict[str, float] = {}
     for place, (name, one) in enumerate(zip(names, every, strict=True)):
@@ -97,14 +97,12 @@ def with_members(
         kept = num_bytes(one.initial) + num_bytes(state)
         about |= {f"model/flop_{name}": cost, f"model/kept_bytes_{name}": kept}
     local = [one.initial for one in every]
-    joined = family_engine(engines, of, local, flops)
-    joined.about = about
-    return joined
+    return family_engine(engines, of, local, flops, about)
 
 
-def _flops(model: nn.Module, components: Components) -> int:
+def _flops(model: nn.Module, learner: Learner) -> int:
     """Floating-point operations of a forward pass of an example; the same on every rank."""
-    inputs, model = first_batch(components.data, model).inputs, trial_copy(model)
+    inputs, model = first_batch(learner.data, model).inputs, trial_copy(model)
     with torch.no_grad(), evaluation_mode(model), FlopCounterMode(display=False) as counter:
         model(inputs)
     # The counter does not know recurrent layers: there, each token meets each parameter once.

@@ -1,4 +1,4 @@
-"""The metrics that decide: result of a run, early stop, schedule; resolves their `auto`."""
+"""The metrics that decide: result of a run, early stop, schedule; resolves what is `auto`."""
 
 import logging
 from copy import deepcopy
@@ -25,10 +25,10 @@ def optimized_metric(config: DictConfig, module: LocalModule, data: FederatedDat
     return _column(found, task_type.headline, module.algorithm, data)
 
 
-def use_metrics(
+def without_auto(
     phases: list[Phase], module: LocalModule, data: FederatedDataModule
 ) -> list[Phase]:
-    """Copies of the phases with columns in place of `auto`."""
+    """Copies of the phases with columns, and a module's own learning rate, in place of `auto`."""
     replaced = deepcopy(phases)
     for phase in replaced:
         config = phase.config
@@ -37,15 +37,8 @@ def use_metrics(
             config.stop.metric = config.optimized_metric
         if adapt := config.schedule.adapt:
             adapt.metric = _column(adapt.metric, "loss", module.algorithm, data)
-    return replaced
-
-
-def use_lr(phases: list[Phase], module: LocalModule) -> list[Phase]:
-    """Copies of the phases with the rate of a module's own optimizer in place of `auto`."""
-    replaced = deepcopy(phases)
-    for phase in replaced:
-        if phase.config.optimizer.lr == "auto":
-            phase.config.optimizer.lr = getattr(module.make_optimizer, "lr", 1.0)
+        if config.optimizer.lr == "auto":
+            config.optimizer.lr = getattr(module.make_optimizer, "lr", 1.0)
     return replaced
 
 
@@ -69,10 +62,15 @@ def check_direction(config: DictConfig, hydra: DictConfig) -> None:
 
 
 def _column(column: str, name: str, algorithm: Algorithm, data: FederatedDataModule) -> str:
-    """`column`; `auto` is validation of the models that clients would use, if it is theirs."""
-    central = algorithm.evaluate_server and len(data.central_val)
-    view = "val" if algorithm.personal is None or central else "personal_val"
-    return f"{view}/{name}" if column == "auto" else column
+    """`column`; `auto` is validation of the models that clients would use.
+
+    A central validation set is the server model's. Without one, what clients train by is left.
+    """
+    if column != "auto":
+        return column
+    if len(data.central_val):
+        return f"val/{name}" if algorithm.evaluate_server else "train/loss"
+    return f"val/{name}" if algorithm.personal is None else f"personal_val/{name}"
 
 
 def check_metrics(config: DictConfig, engine: Engine) -> None:
@@ -82,6 +80,7 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         ValueError: if no evaluation set has the model or the examples for them.
     """
     sets, task_type = engine.evaluation_sets, engine.site.module.task_type
+    central = {"train", "global", *["val"] * (len(engine.site.data.central_val) > 0)}
     wanted = {
         "stop.metric": config.stop.get("metric"),
         "schedule.adapt.metric": config.schedule.adapt and config.schedule.adapt.metric,
@@ -90,7 +89,7 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
     }
     chosen = {f"{key}={metric}": metric for key, metric in wanted.items() if metric is not None}
     for setting, metric in chosen.items():
-        _check_metric(setting, metric, sets, task_type)
+        _check_metric(setting, metric, sets, central, task_type)
     own = {m for m in chosen.values() if not falls(m) and m.partition("/")[2] not in ALL_METRICS}
     if own and task_type.name == "module":
         log.info("larger is better: %s; see docs/reports.md", ", ".join(sorted(own)))
@@ -106,7 +105,9 @@ def check_metrics(config: DictConfig, engine: Engine) -> None:
         )
 
 
-def _check_metric(setting: str, metric: str, sets: set[str], task_type: TaskType) -> None:
+def _check_metric(
+    setting: str, metric: str, sets: set[str], central: set[str], task_type: TaskType
+) -> None:
     view, _, name = metric.partition("/")
     if view not in {"train", *sets}:
         raise ValueError(
@@ -118,7 +119,9 @@ def _check_metric(setting: str, metric: str, sets: set[str], task_type: TaskType
     names = by_view.get(view, test) or task_type.metrics
     if not names:
         raise ValueError(f"{setting}: the module measures nothing there; allowed: train/loss")
-    if not any(name == known or name.startswith(f"{known}_") for known in names):
+    # Of clients there are also the spread, and means by model of a family.
+    spread = view not in central and any(name.startswith(f"{known}_") for known in names)
+    if name not in names and not spread:
         raise ValueError(
             f"{setting}: task={task_type.name} measures {', '.join(names)}; "
             f"allowed: one of them, such as {view}/{headline(names)}"

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, field_validator
 
+import flfast
 from flfast.channel.wire import Count, Message, dtype_of, read_facts, readable
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
@@ -27,11 +27,11 @@ from flfast.distributed.world import ALONE
 from flfast.engines.node import Node
 from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, RemoteTraining
 from flfast.federation.loop import Federation
-from flfast.federation.paces.pace import Setting
 from flfast.federation.paces.sync import ROUNDS
-from flfast.setup.components import build_components
-from flfast.setup.machinery import build_machinery
-from flfast.setup.optimized_metric import use_metrics
+from flfast.setup.build_engine import build_engine
+from flfast.setup.learner import learner_of
+from flfast.setup.optimized_metric import without_auto
+from flfast.setup.plans import build_plans
 from flfast.state.config_keys import flat, influence
 
 PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
@@ -99,16 +99,17 @@ def build_node(
         ConfigError: if data, model or settings do not fit together, or clients have models of
             different architectures.
     """
-    components = build_components(phases[0].config, job.own)
-    if components.members is not None:
+    learner = learner_of(phases[0].config, job.own)
+    if learner.members is not None:
         raise ConfigError(
             "model=family: real clients have one architecture so far; allowed in a deployment: "
             "other models"
         )
-    phases = use_metrics(phases, components.module, components.data)
-    machinery = build_machinery(phases, job, components, ALONE, {})
-    initial = components.initial
-    return Node(machinery.engine, machinery.plans, initial, client_id, folder), components.data
+    data, module = learner.data, learner.module
+    phases = without_auto(phases, module, data)
+    engine, _ = build_engine(phases, job, learner, ALONE, {})
+    plans = build_plans(phases, module.model)
+    return Node(engine, plans, learner.initial, client_id, folder), data
 
 
 class Greeting(BaseModel):
@@ -147,7 +148,7 @@ def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> M
     """The greeting of a client."""
     found = Greeting(
         client=client_id,
-        flfast=version("flfast"),
+        flfast=flfast.__version__,
         settings=fingerprint(config),
         examples=schema_of(data.examples),
         sizes={name: len(split.indices) for name, split in data.splits.items()},
@@ -170,7 +171,7 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
             f"node {node}: client-id={found.client}; allowed with {num_clients} clients: 0 to "
             f"{num_clients - 1}"
         )
-    _same(where, "flfast", found.flfast, version("flfast"))
+    _same(where, "flfast", found.flfast, flfast.__version__)
     _same(where, "splits", sorted(found.sizes), sorted(SPLITS))
     _same_settings(where, found.settings, fingerprint(config))
     return found
@@ -224,8 +225,8 @@ def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str])
 
 def use_real_clients(
     federation: Federation, exchange: Exchange, *, resumable: bool = True
-) -> None:
-    """Let real clients train in place of simulated ones.
+) -> Federation:
+    """The federation with real clients in place of simulated ones.
 
     `resumable`: the run writes checkpoints, so clients keep states that it may go back to.
 
@@ -238,19 +239,20 @@ def use_real_clients(
     _, keep_first = federation.pace.most_uploads or ("", None)
     oldest = partial(_oldest, folder, resumable)
     cohort = RemoteCohort(exchange, run, launch, oldest, keep_first)
-    federation.pace = ROUNDS(setting=Setting(federation.sampling, federation.timing))
-    if engine.channel.secure.make_round is not None:
-        secure = engine.channel.secure
+    channel, secure = engine.channel, engine.channel.secure
+    if secure.make_round is not None:
         if secure.make_terms is None:
             raise ConfigError(
                 f"secure={secure.name}: only a simulation has this; allowed in a deployment: "
                 f"secure=masks or secure=none"
             )
-        engine.channel = replace(engine.channel, secure=replace(secure, ask=cohort.ask))
-    federation.engine = engine.elsewhere(
-        lambda site, local: RemoteTraining(site, local, cohort, engine.channel),
+        channel = replace(channel, secure=replace(secure, ask=cohort.ask))
+    remote = engine.elsewhere(
+        lambda site, local: RemoteTraining(site, local, cohort, channel),
         RemoteEvaluation(engine.site, engine.finetune, cohort),
+        channel=channel,
     )
+    return replace(federation, engine=remote, make_pace=ROUNDS)
 
 
 def next_launch(folder: Path) -> tuple[str, int]:

@@ -2,12 +2,14 @@
 
 import logging
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import lightning as L
+import torch
 from omegaconf import DictConfig, OmegaConf
 
+import flfast
 from flfast.checkpoints.compatibility import digest
 from flfast.checkpoints.contents import first_states
 from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
@@ -21,13 +23,53 @@ from flfast.distributed.devices import hardware
 from flfast.distributed.world import World, gather
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
-from flfast.federation.schedules.adaptive import Plans
-from flfast.setup.components import Components
+from flfast.setup.all_ranks import on_all_ranks
+from flfast.setup.learner import Learner
+from flfast.setup.plans import build_plans
 from flfast.state.config_keys import keys_with
 from flfast.state.environment import integer
 from flfast.state.tree import Tree
 
 log = logging.getLogger(__name__)
+
+
+class EarlierRun(NamedTuple):
+    """What the folder has of the run that goes on; nothing of it, if a new run begins.
+
+    Attributes:
+        given: the phases as they were given, with `auto`.
+        phases: with the sizes of the earlier run in place of `auto`.
+        checkpoints: that the run may go on from, newest first.
+        decided: values that replaced `auto` on this rank, by key.
+    """
+
+    given: list[Phase]
+    phases: list[Phase]
+    checkpoints: list[Checkpoint]
+    decided: dict[str, Any]
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint."""
+        return self.checkpoints[0] if self.checkpoints else None
+
+    def restored(self, site: Site, learner: Learner, phases: list[Phase]) -> Restored | None:
+        """The state to go on from, with the site's; None for a new run; collective."""
+        return resume(self.checkpoints, site, learner, phases) if self.checkpoints else None
+
+
+def earlier_run(phases: list[Phase], folder: Path, world: World) -> EarlierRun:
+    """The run that goes on in a folder; collective.
+
+    Raises:
+        ConfigError: if `resume` names a checkpoint that does not exist or cannot be read.
+    """
+    find = find_resumable if world.rank == 0 else None
+    checkpoints = gather(world, on_all_ranks(world, find, phases[0].config, folder))[0]
+    newest = checkpoints[0] if checkpoints else None
+    changes = changed_hardware(phases, newest, world)
+    decided = previous_decisions(newest, changes, world)
+    return EarlierRun(phases, restore_sizes(phases, newest, changes), checkpoints, decided)
 
 
 def find_resumable(config: DictConfig, folder: Path) -> list[Checkpoint]:
@@ -126,13 +168,13 @@ def resolved_sizes(before: list[Phase], after: list[Phase]) -> dict[str, int]:
 
 
 def checkpoint_keeper(
-    engine: Engine, config: DictConfig, sizes: dict[str, int], folder: Path, requests: StopRequests
+    engine: Engine, given: list[Phase], phases: list[Phase], folder: Path, requests: StopRequests
 ) -> CheckpointKeeper:
     """The callback that writes checkpoints and stops the run on request.
 
-    `config` is as the user gave it, and `sizes` are the numbers that replaced its `auto`.
+    The phases `given` have `auto` where the others have numbers.
     """
-    plain, site = _plain_values(config), engine.site
+    plain, site, sizes = _plain_values(given[0].config), engine.site, resolved_sizes(given, phases)
 
     def about() -> dict[str, Any]:
         return {
@@ -142,30 +184,35 @@ def checkpoint_keeper(
             "sizes": sizes,
             "data": fingerprint(site.data),
             "machine": hardware(),
-            "versions": {name: version(name) for name in ("flfast", "torch", "lightning")},
+            "versions": {
+                "flfast": flfast.__version__,
+                "torch": torch.__version__,
+                "lightning": L.__version__,
+            },
         }
 
     policy = Policy(**plain["checkpoint"])
     return CheckpointKeeper(policy, folder, site.kept, site.world, about, requests)
 
 
-def first_state(components: Components, client_id: int) -> Tree:
+def first_state(learner: Learner, client_id: int) -> Tree:
     """A client's state before its first round."""
-    own = components.of_client(client_id)
+    own = learner.of_client(client_id)
     return first_states(own.module.algorithm, own.initial)[0]
 
 
 def resume(
-    checkpoints: list[Checkpoint], site: Site, components: Components, plans: Plans
+    checkpoints: list[Checkpoint], site: Site, learner: Learner, phases: list[Phase]
 ) -> Restored:
     """Restore the newest checkpoint that can be loaded, with the site's states; collective.
 
     Raises:
         ValueError: if none can be loaded.
     """
-    first = partial(first_state, components)
-    restored = restore(checkpoints, site, components.initial, first_state=first)
+    first = partial(first_state, learner)
+    restored = restore(checkpoints, site, learner.initial, first_state=first)
     history, last = restored.history, restored.checkpoint.round_idx
+    plans = build_plans(phases, learner.module.model)
     for round_idx in range(last, 0, -1):
         before = history[round_idx]["plan/precision"]
         now = plans(round_idx, history[:round_idx]).precision

@@ -46,7 +46,7 @@ def first_outputs(model: nn.Module, inputs: Tensor) -> Any:
     with same_generators():
         outputs = (first := trial_copy(model))(inputs)
         (second := trial_copy(first))(inputs.flip(0))
-        if first is not model and not list(_changed(first, second)):
+        if first is not model and not list(changed_attributes(first, second)):
             model(inputs)
     return outputs
 
@@ -69,14 +69,14 @@ def on_trial(model: nn.Module) -> Iterator[tuple[nn.Module, list[str]]]:
     watched = patch.object(saved_tensors_hooks, "__enter__", entered)
     with torch.random.fork_rng(devices=[]), same_generators() as drawn, watched:
         yield trial, noticed
-    changed = [*_changed(model, trial)]
+    changed = [*changed_attributes(model, trial)]
     if any(now is not before for now, before in zip(trial.buffers(), buffers, strict=True)):
         changed.append("a buffer")
     noticed += [f"changes {name} in forward" for name in changed]
     noticed += [f"draws from {name} in forward" for name in drawn]
 
 
-def _changed(model: nn.Module, trial: nn.Module) -> Iterator[str]:
+def changed_attributes(model: nn.Module, trial: nn.Module) -> Iterator[str]:
     """Attributes and other buffers than weights that differ in a copy after it was called."""
     for (path, module), copy in zip(model.named_modules(), trial.modules(), strict=False):
         names = (vars(module).keys() | vars(copy).keys()) - _OF_TORCH

@@ -1,8 +1,8 @@
 """Weights of a module as a tree, `{"params": {...}, "buffers": {...}}`, and back."""
 
 import warnings
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -74,6 +74,19 @@ def called_with(module: nn.Module, weights: dict[str, Any], *args: Any, **kwargs
     """`torch.func.functional_call`, which cannot put back the weights of a layer in two places."""
     with using_weights(module, weights):
         return module(*args, **kwargs)
+
+
+@contextmanager
+def layer_inputs(module: nn.Module, layer: str) -> Iterator[list[torch.Tensor]]:
+    """What a layer of a module gets in each call within the context, as rows [B, D]."""
+    captured: list[torch.Tensor] = []
+    hook = module.get_submodule(layer).register_forward_pre_hook(
+        lambda _, inputs: captured.append(inputs[0].flatten(1))
+    )
+    try:
+        yield captured
+    finally:
+        hook.remove()
 
 
 @torch.no_grad()

@@ -44,6 +44,7 @@ class TaskType:
         padded: whether examples may get weights, so that batches can be padded.
         logged: names of what a user's module logs in local training, on validation and on test
             examples; empty of other tasks.
+        monitored: names that local training logs on a client's validation examples, for callbacks.
     """
 
     name: TaskName
@@ -63,6 +64,7 @@ class TaskType:
     separable: bool = True
     padded: bool = True
     logged: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
+    monitored: tuple[str, ...] = ("val/loss",)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, StackDataset, Subset, TensorDataset
 
 import flfast
+from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.api.own_data import read_data
 from flfast.api.own_objects import fingerprint, own_objects
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
@@ -86,7 +87,7 @@ def trained(tmp_path, name, *words, **options):
         "callbacks=none",
         *words,
     )
-    return flfast.run(*words, folder=tmp_path / name, model=Net(), **options)
+    return flfast.run(*words, folder=tmp_path / name, **{"model": Net(), **options})
 
 
 def test_the_same_samples_are_the_same_run(tmp_path):
@@ -149,10 +150,6 @@ def test_a_data_frame_has_its_own_task():
         ),
         ({"data": (X, Y), "labels": [0, 1]}, "labels=a list: 2 values for 60 samples"),
         ({"data": (X, Y[:3])}, "data=: Size mismatch"),
-        (
-            {"data": (X, Y), "task": "classification", "labels": 1},
-            "labels= with data= of type tuple; allowed: test_data=, target=",
-        ),
         ({"data": None, "labels": 1}, "labels= needs data="),
         ({"data": [DATA, DATA], "client": 1}, "client= with Datasets of clients"),
         ({"data": Data(size=0)}, "data=Data: .*ValueError|a Dataset has no sample"),
@@ -190,3 +187,73 @@ def test_words_name_a_data_module(tmp_path):
         trained(tmp_path, "other", *words[:2], "+data.batchsize=5")
     with pytest.raises(flfast.ConfigError, match=r"data.owner=2: allowed: an attribute of the"):
         trained(tmp_path, "other", *words, "data.owner=2")
+
+
+def site_of(sample):
+    return f"site {int(sample[1])}"
+
+
+def test_words_name_a_function_of_a_sample(tmp_path):
+    words = ["data=lightning", f"data._target_={__name__}.Data", "partition=natural"]
+    owner = f"data.owner={{_target_:{__name__}.site_of}}"
+    run = trained(tmp_path, "run", *words, owner)
+    assert set(run.history["cohort/clients"].dropna()) == {3}
+    with pytest.raises(flfast.ConfigError, match=r"data\.owner=.*Error loading"):
+        trained(tmp_path, "other", *words, owner.replace("site_of", "site"))
+
+
+class Counting(Data):
+    """Notes which hooks are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def prepare_data(self):
+        self.called.append("prepare_data")
+
+    def setup(self, stage):
+        self.called.append(stage)
+        super().setup(stage)
+
+    def teardown(self, stage):
+        self.called.append("teardown")
+
+    def on_exception(self, exception):
+        self.called.append("on_exception")
+
+    def state_dict(self):
+        self.called.append("state_dict")
+        return {"seen": 1}
+
+
+class Failing(Net):
+    """Fails where its second client trains."""
+
+    steps = 0
+
+    def training_step(self, batch, batch_idx):
+        Failing.steps += 1
+        if Failing.steps > 6:
+            raise ArithmeticError("too many steps")
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("engine", ["eager", "fused"])
+def test_hooks_of_a_data_module_are_called_as_the_table_says(tmp_path, engine):
+    data = Counting()
+    words = ("partition.num_clients=3", f"engine={engine}")
+    trained(tmp_path, "run", *words, data=data)
+    assert data.called == ["prepare_data", "fit", "test"]
+    if engine == "eager":
+        failing = Counting()
+        with pytest.raises(flfast.ConfigError, match="too many steps"):
+            trained(tmp_path, "other", *words, data=failing, model=Failing())
+        assert failing.called == data.called
+
+
+def test_algorithms_that_read_public_examples_are_refused(tmp_path):
+    algorithm = Algorithm("mine", facts=("public",))
+    words = ("partition.num_clients=3", "split.server_examples=4")
+    with pytest.raises(flfast.ConfigError, match="with task=module: it is for classif"):
+        trained(tmp_path, "run", *words, data=Data(), algorithm=algorithm)

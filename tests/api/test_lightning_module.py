@@ -6,9 +6,11 @@ import lightning_modules as modules
 import pytest
 import torch
 from lightning_fits import ALONE, QUIET, SMALL, ended, engine_of, fit_alone, weights
+from processes import Command
 from sampling import others_slow
 
 import flfast
+from flfast import train
 from flfast.state.randomness import seed_torch
 
 
@@ -159,3 +161,30 @@ def test_the_users_object_stays_as_it_is(run):
     run(lambda: module, "rounds=1")
     assert type(module) is kind and module._trainer is None
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_a_run_that_is_killed_in_a_round_goes_on_as_if_it_had_not_been(flfast_run, tmp_path):
+    """Two optimizers by hand; what counts is in checkpoints."""
+    model = ("model=lightning", "model._target_=lightning_modules.Killed")
+    words = (*SMALL, "logger=csv", *model, "rounds=6", "checkpoint.every=1", "trainer.devices=1")
+    folder = tmp_path / "killed"
+    command = Command(
+        train.main, (*words, f"hydra.run.dir={folder}"), tmp_path, {"KILL": "", "COLUMNS": "100"}
+    )
+    command.end()
+    assert not (folder / "model.pt").exists()
+    flfast_run(*words, "resume=auto", run_dir="killed")
+    assert "resuming after round " in (folder / "train.log").read_text()
+    found = folder, flfast_run(*words, run_dir="whole")
+    killed, whole = (torch.load(each / "model.pt") for each in found)
+    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+
+
+@pytest.mark.slow
+def test_packed_seeds_are_the_seeds_alone(flfast_run):
+    words = (*SMALL, "logger=csv", "model=lightning", "model._target_=lightning_modules.Dropped")
+    sweep = flfast_run("-m", "hydra/launcher=packed", "seed=0,1", *words, run_dir="sweep")
+    for seed in (0, 1):
+        alone = flfast_run(f"seed={seed}", *words, run_dir=f"alone-{seed}")
+        packed, one = (torch.load(f / "model.pt") for f in (sweep / str(seed), alone))
+        assert all(torch.equal(value, packed[name]) for name, value in one.items())

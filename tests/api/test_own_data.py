@@ -150,7 +150,10 @@ TABLE = pd.DataFrame({"x": [0.5, 1.5], "city": ["Bonn", "Ulm"], "label": [0, 1]}
             {"data": TABLE[["x", "label"]].mask(TABLE["label"] == 1, np.nan), "target": "label"},
             "column x: 1 of 2 values are missing, in row 1 ",
         ),
-        ({"data": (INPUTS, TARGETS), "target": "y"}, "target= and client= name columns of a"),
+        (
+            {"data": (INPUTS, TARGETS), "target": "y"},
+            "target= with data= of .*; target= names a column of a",
+        ),
         ({"test_data": (INPUTS, TARGETS)}, "test_data= needs data="),
         (
             {"data": (INPUTS, TARGETS), "test_data": (INPUTS[:, :1], TARGETS)},

@@ -103,7 +103,7 @@ def test_a_program_that_logs_warnings_only_sees_no_other_lines(quick):
         assert not [line for line in lines if line[1] < logging.WARNING]
         root.setLevel(logging.INFO)
         quick(folder="informed")
-        assert ("flfast.setup.machinery", logging.INFO) in lines
+        assert ("flfast.setup.build_federation", logging.INFO) in lines
     finally:
         root.removeHandler(handler)
     assert not handler.filters

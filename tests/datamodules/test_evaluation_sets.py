@@ -38,7 +38,7 @@ def test_a_pass_has_that_share_of_each_set_and_all_clients(make_data, names):
     whole, part = (EvaluationDataModule(data, names, fraction=p) for p in (1.0, 0.4))
     assert part.sets.keys() == whole.sets.keys()
     for name, found in part.sets.items():
-        sizes, kept = (np.bincount(s.group, minlength=3) for s in (whole.sets[name], found))
+        sizes, kept = (np.bincount(1 + s.group, minlength=4) for s in (whole.sets[name], found))
         assert kept.tolist() == np.ceil(0.4 * sizes).astype(int).tolist()
     assert set(part.indices) <= set(whole.indices)
 

@@ -25,7 +25,7 @@ from torch.utils.data import (
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading, make_fetch
-from flfast.datamodules.own_samples import as_samples, own_examples, values_of
+from flfast.datamodules.own_samples import OwnData, as_samples, own_examples, values_of
 from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.samples import CollatedSamples, SamplePart, StackedSamples, samples_of
@@ -119,7 +119,7 @@ def test_batches_of_any_structure_are_those_of_the_users_loader(structure, wrapp
     part = SamplePart(Listed(samples))
     if wrapped:
         part = SamplePart(part.dataset, lambda s: SimpleNamespace(b=default_collate(s)))
-    found = own_examples(part)
+    found = read(part)
     assert isinstance(found.inputs, CollatedSamples if wrapped else StackedSamples)
     loader = DataLoader(part.dataset, batch_sampler=ORDER, collate_fn=part.collate)
     for one, other in zip(batches(found, ORDER), loader, strict=True):
@@ -136,7 +136,7 @@ def test_samples_that_are_no_rows_are_joined_by_the_users_own_function(kind, wor
     if kind == "dataclass":
         samples = [Sample(one["x"], "a" * one["y"]) for one in samples]
     part = SamplePart(Listed(samples), collate)
-    found = own_examples(part)
+    found = read(part)
     assert isinstance(found.inputs, StackedSamples) == (kind == "tensors")
     loader = DataLoader(part.dataset, batch_sampler=ORDER, collate_fn=collate)
     for one, other in zip(batches(found, ORDER, num_workers=workers), loader, strict=True):
@@ -150,6 +150,11 @@ def padded(samples):
 
 def joined(samples):
     return {"x": torch.stack([one.x for one in samples]), "names": [one.name for one in samples]}
+
+
+def read(*parts, client=None, test_client=None, labels=None):
+    train, test, val = [*parts, None, None][:3]
+    return own_examples(OwnData(train, test, val, client, test_client), labels)
 
 
 TENSORS = TensorDataset(torch.randn(20, 3), torch.arange(20) % 4)
@@ -172,6 +177,19 @@ def test_tensors_are_read_once(dataset):
         found.index_select(0, torch.tensor([1, 0])),
         next(iter(DataLoader([dataset[1], dataset[0]], 2))),
     )
+
+
+def no_mask(samples):
+    return {"x": torch.stack(samples), "mask": None, "others": [None]}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_none_keeps_no_sample_out_of_memory(workers):
+    found = read(SamplePart(Listed([*torch.randn(5, 3)]), no_mask))
+    assert isinstance(found.inputs, StackedSamples)
+    assert len(found.inputs.leaves) == 1
+    (batch,) = batches(found, [[2, 0]], num_workers=workers)
+    equal(batch, no_mask([found.inputs.leaves[0][2], found.inputs.leaves[0][0]]))
 
 
 def test_a_dataset_of_tensors_is_not_copied():
@@ -230,7 +248,7 @@ def test_samples_that_do_not_fit_stay_where_they_are(monkeypatch):
 
 def test_each_part_has_its_own_function():
     test = SamplePart(Listed([*torch.ones(2, 3)]), lambda s: {"x": torch.stack(s)})
-    found = own_examples(SamplePart(Listed([*torch.zeros(5, 3)])), test)
+    found = read(SamplePart(Listed([*torch.zeros(5, 3)])), test)
     one, other = batches(found, [[0, 4], [5, 6]])
     equal(one, torch.zeros(2, 3))
     equal(other, {"x": torch.ones(2, 3)})
@@ -238,7 +256,7 @@ def test_each_part_has_its_own_function():
 
 
 def test_a_part_with_other_shapes_is_read_each_time():
-    found = own_examples(SamplePart(TENSORS), SamplePart(TensorDataset(torch.ones(2, 5))))
+    found = read(SamplePart(TENSORS), SamplePart(TensorDataset(torch.ones(2, 5))))
     assert isinstance(found.inputs, CollatedSamples)
 
 
@@ -256,7 +274,7 @@ SITES = Listed(
 )
 def test_owners_of_every_spelling(client):
     for dataset in (SITES, Subset(SITES, range(5)), ConcatDataset([SITES])):
-        found = own_examples(SamplePart(dataset), client=client)
+        found = read(SamplePart(dataset), client=client)
         assert found.owner.tolist() == [1, 0, 1, 2, 0]
         assert found.client_names == ("a", "b", "c")
         assert found.labels.tolist() == [0, 1, 0, 1, 0]
@@ -265,12 +283,10 @@ def test_owners_of_every_spelling(client):
 @pytest.mark.parametrize("client", [[3, 1, 3], torch.tensor([3, 1, 3]), 1, lambda s: s[1]])
 def test_names_are_shown_as_written(client):
     dataset = [(torch.zeros(2), torch.tensor(name)) for name in (3, 1, 3)]
-    found = own_examples(SamplePart(dataset), SamplePart(dataset), client=client)
+    found = read(SamplePart(dataset), SamplePart(dataset), client=client)
     assert found.client_names == ("1", "3")
     assert found.owner.tolist() == [1, 0, 1, -1, -1, -1]
-    own_tests = own_examples(
-        SamplePart(dataset), SamplePart(dataset), client=client, test_client=1
-    )
+    own_tests = read(SamplePart(dataset), SamplePart(dataset), client=client, test_client=1)
     assert own_tests.owner.tolist() == [1, 0, 1, 1, 0, 1]
 
 
@@ -285,7 +301,7 @@ def test_names_are_shown_as_written(client):
     ],
 )
 def test_labels_of_every_spelling(labels, found, names):
-    examples = own_examples(SamplePart(SITES), labels=labels)
+    examples = read(SamplePart(SITES), labels=labels)
     assert examples.labels.tolist() == examples.targets.tolist() == found
     assert examples.class_names == names
     assert examples.num_classes == max(found) + 1
@@ -309,7 +325,7 @@ def test_labels_of_every_spelling(labels, found, names):
     ],
 )
 def test_labels_are_found_where_they_are(dataset, labels):
-    found = own_examples(SamplePart(dataset))
+    found = read(SamplePart(dataset))
     assert (None if found.labels is None else found.labels.tolist()) == labels
     assert found.targets.tolist() == (labels or [0, 0, 0])
     assert (found.classes is None) == (labels is None)
@@ -321,14 +337,17 @@ def test_labels_are_found_where_they_are(dataset, labels):
         ({"client": "where"}, "client=where: allowed: an attribute of the Dataset"),
         ({"client": "where"}, "which has "),
         ({"labels": ["a"]}, "labels=a list: 1 values for 5 samples; allowed: one for each"),
-        ({"client": ["a", None, "a", "a", "a"]}, "client=a list: 1 of 10 values are missing"),
+        ({"client": ["a", None, "a", "a", "a"]}, "client=a list: 1 of 5 values are missing"),
         ({"labels": ["a", None, "a", "a", "a"]}, "labels=a list: 1 of 5 values are missing"),
-        ({"client": NAMES, "test_client": [*"aaaad"]}, "d has samples for tests only"),
+        (
+            {"client": NAMES, "test_client": [*"aaaad"]},
+            "test_data=: client d has no examples",
+        ),
     ],
 )
 def test_what_is_not_there_is_said(options, said):
     with pytest.raises(ValueError, match=said):
-        own_examples(SamplePart(SITES), SamplePart(SITES), **options)
+        read(SamplePart(SITES), SamplePart(SITES), **options)
 
 
 def test_a_users_own_error_stays_what_it_is():
@@ -393,7 +412,7 @@ def test_data_of_flfast_are_divided_as_for_other_models():
 
 
 def test_a_validation_set_of_the_data_is_central():
-    found = own_examples(SamplePart(TENSORS), None, SamplePart(Subset(TENSORS, range(6))))
+    found = read(SamplePart(TENSORS), None, SamplePart(Subset(TENSORS, range(6))))
     data = population(found, val=0.5)
     assert data.central_val.tolist() == [*range(20, 26)]
     assert sorted(data.splits["train"].indices) + sorted(data.splits["test"].indices) != []
@@ -404,17 +423,17 @@ def test_a_validation_set_of_the_data_is_central():
 
 
 def test_clients_of_the_data_are_those_of_the_run():
-    found = own_examples(SamplePart(SITES), SamplePart(SITES), client="site", test_client="site")
+    found = read(SamplePart(SITES), SamplePart(SITES), client="site", test_client="site")
     data = population(found, partition=partial(natural, group_size=1, rest="smaller"))
     assert data.client_names == ("a", "b", "c")
     assert [len(data.splits["test"].indices_of(k)) for k in range(3)] == [2, 2, 1]
 
 
 def test_what_needs_tensors_says_so():
-    data = population(own_examples(SamplePart(TENSORS)))
+    data = population(read(SamplePart(TENSORS)))
     with pytest.raises(ValueError, match="a module's own samples"):
         data.relabel([0], lambda labels, _: labels)
     with pytest.raises(ValueError, match="a backdoor in the batches of a LightningModule"):
         data.poison([0], None)
     with pytest.raises(ValueError, match="the partition compares inputs"):
-        population(own_examples(SamplePart(TENSORS)), partition=lambda inputs: None)
+        population(read(SamplePart(TENSORS)), partition=lambda inputs: None)

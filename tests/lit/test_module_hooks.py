@@ -5,6 +5,7 @@ import inspect
 import lightning as L
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 
 from flfast.config.known_words import ours
@@ -116,6 +117,54 @@ def test_a_hook_of_the_object_itself_counts():
     module = Net()
     module.on_before_backward = lambda loss: torch.relu(loss)
     assert eager_only(module) == ["on_before_backward"]
+
+
+class Measuring(Net):
+    def __init__(self):
+        super().__init__()
+        self.acc = torchmetrics.MeanMetric()
+        self.more = nn.ModuleDict({"a": torchmetrics.MetricCollection([torchmetrics.SumMetric()])})
+        self.total = 0
+
+    def on_train_start(self):
+        for metric in self.more.values():
+            metric.reset()
+
+    def on_train_epoch_end(self):
+        self.log_dict({f"train/{n}": m.compute() for n, m in self.more.items()})
+        if self.acc.compute() > 0:
+            self.log("train/acc", float(self.acc.compute()), prog_bar=True)
+        self.acc.reset()
+
+
+MORE = {
+    "keeps": lambda self: setattr(self, "total", self.acc.compute()),
+    "others": lambda self: self.net.reset(),
+    "the Trainer": lambda self: self.log("x", self.trainer.max_epochs),
+    "the epoch": lambda self: self.acc.reset() if self.current_epoch else None,
+    "what is outside": lambda self: torch.relu(self.acc.compute()),
+    "the base": lambda self: super(Net, self).on_train_start(),
+}
+
+
+def test_hooks_that_log_or_reset_metric_objects_make_no_run_eager():
+    assert eager_only(Measuring()) == eager_only(adopt(Measuring())) == []
+
+
+@pytest.mark.parametrize("what", MORE)
+def test_hooks_that_do_more_do(what):
+    kind = type("More", (Measuring,), {"on_train_start": MORE[what]})
+    assert eager_only(kind()) == ["on_train_start"]
+    seen = []
+    kind.on_train_start = lambda self: seen[0]
+    assert eager_only(kind()) == ["on_train_start"]
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer_zero_grad", "backward", "configure_gradient_clipping"]
+)
+def test_to_do_nothing_in_place_of_lightning_counts(name):
+    assert eager_only(type("None", (Net,), {name: lambda self, *_: None})()) == [name]
 
 
 def test_a_datamodule_that_moves_batches_makes_a_run_eager():

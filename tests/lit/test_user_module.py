@@ -69,11 +69,25 @@ def test_metric_objects_forget_what_does_not_count():
     assert {name: float(value) for name, value in module.seen.compute().items()} == before
 
 
-@pytest.mark.parametrize("algorithm", ["ditto", "fedprox"])
+class FunctionLoss(MetricLoss):
+    """The same without the metric object."""
+
+    def loss(self, batch):
+        return torch.nn.functional.mse_loss(self(batch[0])[:, 0], batch[1].float())
+
+
+@pytest.mark.parametrize("algorithm", ["ditto", "fedprox", "mime", "q_fedavg", "per_fedavg"])
 def test_a_metric_object_may_be_the_loss(run, algorithm):
-    found = run(MetricLoss(), f"algorithm={algorithm}", data=DATA)
+    """Also where an algorithm measures examples, or calls the task again."""
+    words = (f"algorithm={algorithm}", "rounds=2", "optimizer=sgd", "optimizer.lr=0.1")
+    module = MetricLoss()
+    found = run(module, *words, data=DATA)
     assert "the loss is NaN without metric objects" in log_of(found)
-    assert found.history["train/loss"].notna().iloc[-1]
+    function = FunctionLoss()
+    function.load_state_dict(module.state_dict())
+    expected = run(function, *words, "engine=eager", data=DATA, folder="function")
+    losses = [one.history["train/loss"].iloc[-1] for one in (found, expected)]
+    assert losses[0] == pytest.approx(losses[1], 1e-5)
 
 
 @pytest.mark.parametrize("kind", [modules.ByStep, modules.ByEpoch])

@@ -11,6 +11,7 @@ from sampling import others_slow, rotating
 
 import flfast
 from flfast.config.composition import compose, without_hydra
+from flfast.config.own import OWN, Own
 from flfast.setup.callbacks import build_callbacks
 
 NAMES = [
@@ -116,12 +117,12 @@ class Misspelt(Callback):
         pass
 
 
-def test_hooks_that_are_never_called_are_named(caplog, monkeypatch):
+def test_hooks_that_are_never_called_are_named(caplog):
     config = without_hydra(compose(["callbacks=none", "logger=none"]))
-    made = {"x": Misspelt(), "y": LambdaCallback(on_sanity_check_start=print)}
-    monkeypatch.setattr("flfast.setup.callbacks.instantiate", lambda _: made)
+    own = Own(callbacks={"x": Misspelt(), "y": LambdaCallback(on_sanity_check_start=print)})
+    config.callbacks = {name: {"_target_": name, OWN: ""} for name in own.callbacks}
     with caplog.at_level(logging.WARNING):
-        assert build_callbacks(config, None) == [*made.values()]
+        assert build_callbacks(config, None, (), own) == [*own.callbacks.values()]
     for said in (
         "callbacks.x: its on_rounds_end is no hook; did you mean on_round_end?",
         "callbacks.x: its on_predict_start is never called in a run",
@@ -131,7 +132,7 @@ def test_hooks_that_are_never_called_are_named(caplog, monkeypatch):
         assert said in caplog.text
     caplog.clear()
     config.trainer.limit_val_batches = 1.0
-    build_callbacks(config, None)
+    build_callbacks(config, None, (), own)
     assert "on_validation_end" not in caplog.text
 
 

@@ -16,8 +16,9 @@ from torch.utils.data import (
     default_collate,
 )
 
+from flfast.datamodules.own_samples import own_examples
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
-from flfast.setup.data_modules import load, module_examples, read_samples
+from flfast.setup.data_modules import load, read_forms
 
 DATA = TensorDataset(torch.randn(12, 3), torch.arange(12) % 4)
 
@@ -48,6 +49,10 @@ class Module(L.LightningDataModule):
         return self.loaders["test"]
 
 
+def read(data, test_data=None, client=None, labels=None):
+    return own_examples(read_forms(data, test_data, client, samples=True), labels)
+
+
 class Stream(IterableDataset):
     """No length."""
 
@@ -68,7 +73,7 @@ class Even(RandomSampler):
 
 def test_a_module_is_prepared_and_set_up_as_lightning_does(monkeypatch):
     module = Module()
-    assert load("data=", module)[3] == 5
+    assert load("data=", module).batch_size == 5
     assert module.called == ["prepare", "fit", "test"]
     monkeypatch.setenv("LOCAL_RANK", "1")
     load("data=", module)
@@ -78,7 +83,7 @@ def test_a_module_is_prepared_and_set_up_as_lightning_does(monkeypatch):
 def test_loaders_are_the_parts():
     val, test = Subset(DATA, [1, 2]), Subset(DATA, [3])
     module = Module(val=DataLoader(val, shuffle=True), test=DataLoader(test))
-    found = module_examples("data=", module)
+    found = read(module)
     assert len(found.targets) == 15
     assert found.is_test.nonzero()[0].tolist() == [12]
     assert found.is_val.nonzero()[0].tolist() == [13, 14]
@@ -92,26 +97,26 @@ def test_the_collate_function_of_a_loader_joins():
     def collate(samples):
         return {"x": default_collate(samples)[0], "text": "about"}
 
-    found = module_examples("data=", Module(train=DataLoader(DATA, 2, collate_fn=collate)))
+    found = read(Module(train=DataLoader(DATA, 2, collate_fn=collate)))
     assert isinstance(found.inputs, CollatedSamples)
     assert found.inputs.collate([found.inputs[0], found.inputs[1]])["text"] == "about"
 
 
 def test_lightnings_own_demos():
-    found = module_examples("data=", BoringDataModule())
+    found = read(BoringDataModule())
     assert (len(found.targets), found.is_test.sum(), found.is_val.sum()) == (192, 64, 64)
-    found = module_examples("data=", BoringModel())  # a model with loaders
+    found = read(BoringModel())  # a model with loaders
     assert found.datamodule is None
     assert found.labels is None
     made = L.LightningDataModule.from_datasets(train_dataset=DATA, batch_size=3)
-    assert load("data=", made)[3] == 3
-    assert load("data=", made)[2] is None
+    assert load("data=", made).batch_size == 3
+    assert load("data=", made).val is None
 
 
 def test_of_several_loaders_for_tests_the_first_is_used_and_the_others_are_named(caplog):
     loaders = {"a": DataLoader(Subset(DATA, [0])), "b": DataLoader(DATA), "c": DataLoader(DATA)}
     for several in (loaders, [*loaders.values()], CombinedLoader(loaders)):
-        assert len(load("data=", Module(test=several))[1].dataset) == 1
+        assert len(load("data=", Module(test=several)).test.dataset) == 1
     assert "test_dataloader: of its loaders, a is used, and ['b', 'c'] not" in caplog.text
 
 
@@ -149,10 +154,10 @@ def test_a_module_without_a_training_loader_is_refused():
 def test_a_module_may_have_clients(mapped):
     names = ["b"] * 4 + ["a"] * 8
     parts = {"b": Subset(DATA, range(4)), "a": Subset(DATA, range(4, 12))}
-    found = module_examples("data=", Module(clients=parts if mapped else names))
+    found = read(Module(clients=parts if mapped else names))
     assert found.client_names == ("a", "b")
     assert found.owner.tolist() == [1] * 4 + [0] * 8
-    named = module_examples("data=", Module(clients=names), client=["x"] * 12)
+    named = read(Module(clients=names), client=["x"] * 12)
     assert named.client_names == ("x",)
 
 
@@ -175,7 +180,7 @@ X, Y = DATA.tensors
     ],
 )
 def test_every_form_of_the_same_samples_is_read_alike(data):
-    found = read_samples(data, data, None, None)
+    found = read(data, data, None, None)
     assert isinstance(found.inputs, StackedSamples)
     assert [leaf.tolist() for leaf in found.inputs.leaves] == [[*t.tolist()] * 2 for t in (X, Y)]
     assert found.labels[:12].tolist() == Y.tolist()
@@ -184,10 +189,10 @@ def test_every_form_of_the_same_samples_is_read_alike(data):
 
 def test_a_dataset_for_each_client_is_taken_as_it_is():
     parts = {"north": Subset(DATA, [0, 1]), "east": Subset(DATA, [2]), "10": DATA, "9": DATA}
-    found = read_samples(parts, {"10": DATA, "east": DATA}, None, None)
+    found = read(parts, {"10": DATA, "east": DATA}, None, None)
     assert found.client_names == ("10", "9", "east", "north")
     assert found.owner.tolist() == [3, 3, 2, *[0] * 12, *[1] * 12, *[0] * 12, *[2] * 12]
-    numbered = read_samples([DATA, Subset(DATA, [1])], DATA, None, None)
+    numbered = read([DATA, Subset(DATA, [1])], DATA, None, None)
     assert numbered.owner.tolist() == [0] * 12 + [1] + [-1] * 12
     assert numbered.client_names == ()
 
@@ -203,17 +208,17 @@ class Bare:
 
 
 def test_datasets_of_any_class_are_those_of_clients():
-    found = read_samples({"b": Bare(), "a": Bare()}, None, None, None)
+    found = read({"b": Bare(), "a": Bare()}, None, None, None)
     assert found.client_names == ("a", "b")
     with pytest.raises(ValueError, match="data=: train and test are no clients; allowed: test_d"):
-        read_samples({"train": Bare(), "test": Bare()}, None, None, None)
+        read({"train": Bare(), "test": Bare()}, None, None, None)
 
 
 def test_test_samples_that_say_whose_they_are_are_the_clients_own():
     data = {"x": X, "who": [*"abcabcabcabc"]}
-    assert read_samples(data, data, "who", None).owner.tolist() == [0, 1, 2] * 8
-    assert read_samples(data, {"x": X}, "who", None).owner[12:].tolist() == [-1] * 12
-    assert read_samples(data, data, [*"abcabcabcabc"], None).owner[12:].tolist() == [-1] * 12
+    assert read(data, data, "who", None).owner.tolist() == [0, 1, 2] * 8
+    assert read(data, {"x": X}, "who", None).owner[12:].tolist() == [-1] * 12
+    assert read(data, data, [*"abcabcabcabc"], None).owner[12:].tolist() == [-1] * 12
 
 
 class Broken(Dataset):
@@ -248,14 +253,14 @@ class Broken(Dataset):
 )
 def test_other_forms_are_refused(data, said):
     with pytest.raises(ValueError, match=said):
-        read_samples(data, None, None, None)
+        read(data, None, None, None)
 
 
 def test_clients_are_named_once():
     with pytest.raises(ValueError, match="client= with Datasets of clients as data="):
-        read_samples([DATA, DATA], None, "y", None)
+        read([DATA, DATA], None, "y", None)
 
 
 def test_what_a_dataset_raises_is_not_hidden():
     with pytest.raises(KeyError):
-        read_samples(Broken(), None, None, None)
+        read(Broken(), None, None, None)

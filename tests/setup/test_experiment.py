@@ -1,4 +1,4 @@
-"""The components of a run: what is built before round 1."""
+"""The learner of a run: what is built before round 1."""
 
 from contextlib import closing
 
@@ -10,7 +10,7 @@ from tables import rows
 from torch import nn
 
 from flfast.config.own import Own
-from flfast.setup.components import build_components
+from flfast.setup.learner import learner_of
 from flfast.state.tree import leaves
 from flfast.state.weights import read_weights
 from flfast.train import CONF
@@ -44,16 +44,16 @@ def test_initial_weights_have_the_data_type_of_means_of_uploads(
     with initialize_config_dir(CONF, version_base="1.3"):
         config = compose("config", [f"trainer.precision={precision}", *words])
     model = net(dtype)
-    components = build_components(config, Own(model=model))
-    with closing(components.data):
-        found = read_weights(components.module.model)
+    learner = learner_of(config, Own(model=model))
+    with closing(learner.data):
+        found = read_weights(learner.module.model)
     wanted = torch.float64 if precision == "64-true" else torch.float32
-    for tree in (components.initial, found):
+    for tree in (learner.initial, found):
         assert {leaf.dtype for leaf in leaves(tree) if leaf.is_floating_point()} == {wanted}
-    torch.testing.assert_close(components.initial, found, rtol=0, atol=0)
+    torch.testing.assert_close(learner.initial, found, rtol=0, atol=0)
     assert {p.dtype for p in model.parameters()} == {dtype}  # the program's own stays
     if way == "init_from":
-        bias = components.initial["params"]["1.bias"]
+        bias = learner.initial["params"]["1.bias"]
         assert torch.equal(bias, saved["1.bias"].to(wanted))
 
 

@@ -18,7 +18,7 @@ from flfast.algorithms.kit.keep_local import keep_local
 from flfast.setup.lightning_model import (
     check_forward_alone,
     check_steps,
-    hooks_in_steps,
+    hook_in_steps,
     prepared,
 )
 from flfast.state.weights import read_weights
@@ -128,10 +128,10 @@ def test_hooks_of_a_datamodule_are_named(caplog):
 
     caplog.set_level(logging.INFO)
     module = prepared("model=x", with_methods(on_fit_end=lambda self: self.net))
-    assert hooks_in_steps(module, Data()) == (
-        "the module has its own on_fit_end",
-        "the DataModule has its own on_before_batch_transfer",
-    )
+    assert hook_in_steps(module, Data()) == "the module has its own on_fit_end"
+    plain, hook = prepared("model=x", modules.Plain()), "on_before_batch_transfer"
+    assert hook_in_steps(plain, Data()) == f"the DataModule has its own {hook}"
+    assert hook_in_steps(plain, None) is None
     assert "data=Data: not called: state_dict" in caplog.text
 
 
@@ -180,16 +180,37 @@ def test_hooks_of_a_module_without_a_step_are_named(caplog):
         ("scaffold", "corrects gradients"),
         ("ifca", "measures examples"),
         ("fedcm", "corrects gradients"),
+        ("fedrep", "trains parts of the model"),
+        ("fedbabu", "trains parts of the model"),
     ],
 )
 def test_by_hand_only_start_and_end_of_local_training_count(name, why):
     model = nn.Sequential(nn.Linear(13, 17), nn.Tanh(), nn.Linear(17, 6))
     algorithm, initial = algorithm_named(name, model), read_weights(model)
     assert refused_by(algorithm, initial) == why
-    check_steps(algorithm, initial, by_hand=False, several=False, state="reset")
+    config = flfast.compose()
+    check_steps(algorithm, initial, config, by_hand=False, several=False)
     if why is not None:
         with pytest.raises(flfast.ConfigError, match=f"{why}, and the module optimizes by hand"):
-            check_steps(algorithm, initial, by_hand=True, several=True, state="reset")
+            check_steps(algorithm, initial, config, by_hand=True, several=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "trainer.gradient_clip_val=0.5",
+            r"the module optimizes by hand; allowed: null, and self",
+        ),
+        ("trainer.accumulate_grad_batches=2", "the module optimizes by hand; allowed: 1, and"),
+    ],
+)
+def test_by_hand_the_trainer_neither_clips_nor_accumulates(word, message):
+    model = nn.Sequential(nn.Linear(13, 6))
+    algorithm, initial = algorithm_named("fedavg", model), read_weights(model)
+    with pytest.raises(flfast.ConfigError, match=f"^{word}: {message}"):
+        check_steps(algorithm, initial, flfast.compose(word), by_hand=True, several=False)
+    check_steps(algorithm, initial, flfast.compose(word), by_hand=False, several=False)
 
 
 def test_a_wrapper_has_no_objective_of_its_own():
@@ -206,3 +227,11 @@ def test_a_run_of_such_a_module_is_refused_before_it_trains(quick):
     words = ("data=synthetic", "data.shape=[8]", "data.num_classes=3", "algorithm=fedprox")
     with pytest.raises(flfast.ConfigError, match="fedprox has a local objective of its own, and"):
         quick(*words, folder="run", model=modules.TwoOptimizers())
+
+
+def test_a_family_of_such_modules_is_refused(quick):
+    member = "{_target_: lightning_modules.%s}"
+    family = f"model.of=[{member % 'Plain'}, {member % 'Dropped'}]"
+    words = ("task=module", "optimizer=module", "data=synthetic", "data.shape=[8]")
+    with pytest.raises(flfast.ConfigError, match=r"model\.of: members are LightningModules"):
+        quick(*words, "data.num_classes=3", "algorithm=local", "model=family", family)

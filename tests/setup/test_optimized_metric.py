@@ -32,10 +32,11 @@ def test_a_search_for_the_worst_job_is_refused(metric, right, wrong):
         check_direction(config, hydra(wrong))
 
 
-def checking(task):
+def checking(task, central_val=()):
     """Check a column of a run that learns this task."""
     module = SimpleNamespace(task_type=task)
-    engine = SimpleNamespace(evaluation_sets={"val", "local"}, site=SimpleNamespace(module=module))
+    site = SimpleNamespace(module=module, data=SimpleNamespace(central_val=central_val))
+    engine = SimpleNamespace(evaluation_sets={"val", "local", "global"}, site=site)
 
     def check(metric):
         options = {"stop": {}, "schedule": {"adapt": None}, "checkpoint": {"keep_best": None}}
@@ -76,8 +77,20 @@ def test_what_a_module_logs_somewhere_decides_there_alone(caplog):
     for metric in ("val/acc", "local/f 1/x", "train/acc", "val/f 1"):
         with pytest.raises(ValueError, match=f"{metric}: task=module measures .*allowed: one of"):
             check(metric)
-    with pytest.raises(ValueError, match="global/acc will not be measured"):
-        check("global/acc")
+    with pytest.raises(ValueError, match="new/acc will not be measured"):
+        check("new/acc")
+
+
+@pytest.mark.parametrize("end", ["std", "worst10"])
+def test_what_is_nobodys_has_no_spread_that_decides(end):
+    check = checking(replace(MODULE, logged=LOGGED))
+    central = checking(replace(MODULE, logged=LOGGED), central_val=(1,))
+    check(f"val/loss_{end}")
+    check(f"local/acc_{end}")
+    central("val/loss")
+    for refuses, metric in ((check, "global/acc"), (check, "train/kl"), (central, "val/loss")):
+        with pytest.raises(ValueError, match=r"measures .*allowed: one of them"):
+            refuses(f"{metric}_{end}")
 
 
 def test_a_modules_validation_says_what_auto_is():

@@ -47,6 +47,15 @@ def test_it_is_found_from_python_too(project):
         flfast.compose(*words, "data.data_dir=${paths.other}")
 
 
+@pytest.mark.usefixtures("project")
+def test_a_project_without_its_folder_is_refused_in_one_line(monkeypatch):
+    monkeypatch.delenv("PROJECT_ROOT")
+    words = (f"hydra.searchpath=[file://{PROJECT / 'configs'}]", *SMALL)
+    with pytest.raises(flfast.ConfigError, match=r"^paths.data_dir: .*'PROJECT_ROOT'") as error:
+        flfast.run(*words)
+    assert "\n" not in str(error.value)
+
+
 def test_paths_are_composed_unless_others_are_typed():
     folder = f"--config-dir={PROJECT / 'configs'}"
     assert implied([folder]) == ["+paths=default"]

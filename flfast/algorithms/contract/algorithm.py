@@ -212,8 +212,14 @@ class Algorithm:
                 )
 
     def works_for(self, task: TaskName) -> bool:
-        """Whether it can learn a task; label counts exist for `classification` only."""
-        return task in self.tasks and ("labels" not in self.facts or task == "classification")
+        """Whether it can learn a task.
+
+        Label counts exist for `classification` only. Batches of a module may be no tensors, so
+        there is no tensor of all public examples.
+        """
+        lacking = {"labels"} if task != "classification" else set()
+        lacking |= {"public"} if task == "module" else set()
+        return task in self.tasks and not lacking.intersection(self.facts)
 
     @property
     def stateful(self) -> bool:

@@ -13,10 +13,12 @@ def refused_by(algorithm: Algorithm, initial: Tree) -> str | None:
     """
     every = (algorithm, *algorithm.calls, *algorithm.server_calls)
     own = {one.objective(stage) for one in every for stage in one.training_stages}
+    parts = [stage.trains for one in every for stage in one.training_stages if stage.trains]
     joint = joint_leaves(algorithm, initial)
     reasons = {
         "has a local objective of its own": own - {(Algorithm.loss, None)},
         "corrects gradients": any(one.correct for one in every),
+        "trains parts of the model": any(initial["params"].keys() - {*part} for part in parts),
         "measures examples": any(one.training_stages != [*one.stages] for one in every),
         "trains leaves beside the model": joint["params"] or joint["buffers"],
         "keeps the state of an optimizer": any(one.optimizer for one in every),

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, float_type
-from flfast.state.weights import map_weights, read_weights
+from flfast.state.weights import layer_inputs, map_weights, read_weights
 
 
 class OwnModule:
@@ -52,14 +52,8 @@ class OwnModule:
 
     def features(self, weights: Tree, inputs: Tensor, *, layer: str) -> tuple[Tensor, Tensor]:
         """Inputs [B, D] of a layer of the module, and its outputs."""
-        captured: list[Tensor] = []
-        hook = self._module.get_submodule(layer).register_forward_pre_hook(
-            lambda _, inputs: captured.append(inputs[0].flatten(1))
-        )
-        try:
+        with layer_inputs(self._module, layer) as captured:
             outputs = self(weights, inputs)
-        finally:
-            hook.remove()
         return captured[0], outputs
 
     def _prefixed(self, leaves: dict[str, Tensor]) -> dict[str, Tensor]:

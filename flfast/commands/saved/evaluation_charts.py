@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flfast.commands.saved.evaluated_sets import EvaluatedSet
+from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.output.callbacks.figures import COLOURS, draw_charts, figure
 from flfast.output.results.forecast_lines import (
     FORECAST_COLUMNS,
@@ -23,7 +23,7 @@ from flfast.output.results.table import write_csv
 _DPI = 150
 
 
-def write_survival(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
+def write_survival(folder: Path, sets: Sequence[MeasuredSet], *, title: str) -> None:
     """Kaplan-Meier curves of the sets that one model predicts: risks of several do not compare."""
     rows = [
         row
@@ -38,9 +38,9 @@ def write_survival(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) ->
     _draw(folder / "survival.png", curve_charts(folder / "survival.csv"), colours, title)
 
 
-def write_forecasts(folder: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
+def write_forecasts(folder: Path, sets: Sequence[MeasuredSet], *, title: str) -> None:
     """Forecasts of the clients with the best, median and worst MASE in each set by client."""
-    rows = [row for part in sets if part.by_client for row in _forecasts(part)]
+    rows = [row for part in sets if part.metrics.of_clients for row in _forecasts(part)]
     if rows:
         write_csv(folder / "forecasts.csv", FORECAST_COLUMNS, rows)
         charts = forecast_charts(folder / "forecasts.csv")
@@ -55,9 +55,9 @@ CHARTS: Mapping[str, Callable[..., None]] = {
 """What writes a task's curves, by the task's name: (folder, sets, title=...)."""
 
 
-def _forecasts(part: EvaluatedSet) -> Iterator[tuple[Any, ...]]:
+def _forecasts(part: MeasuredSet) -> Iterator[tuple[Any, ...]]:
     """Rows of `FORECAST_COLUMNS`; of several columns that are predicted, the first one's."""
-    stride, horizon = part.windows
+    stride, horizon = part.dataset.stride or 1, part.dataset.horizon
     values = (part.predictions[name].numpy() for name in ("targets", "outputs"))
     true, predicted = (found[:, :: found.shape[1] // horizon] for found in values)
     for place, number in chosen_clients(part.metrics.values["mase"].numpy()).items():

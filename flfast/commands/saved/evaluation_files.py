@@ -10,10 +10,11 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from flfast.commands.saved.evaluated_sets import EvaluatedSet, evaluate
+from flfast.commands.saved.evaluated_sets import evaluate
 from flfast.commands.saved.evaluation_charts import CHARTS
 from flfast.commands.saved.opened_run import open_run, refused
 from flfast.config.saved_run import SavedRun
+from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.federation.table_rows import client_columns, evaluation_columns
 from flfast.output.callbacks.figures import annotate, figure, tick_label
 from flfast.output.results.formats import value
@@ -53,7 +54,7 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
     folder = Path(options.get("output", saved.folder / "evaluation"))
     make_folder(folder, named="output" in options)
     who = "clients' own models" if run.personal else "the server's model"
-    title = f"{run.components.module.algorithm.name} · {who} · {run.origin}"
+    title = f"{run.learner.module.algorithm.name} · {who} · {run.origin}"
     about: dict[str, Any] = {
         "title": title,
         "run": str(saved.folder),
@@ -73,21 +74,18 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
     return metrics_of(sets)
 
 
-def _table(sets: Sequence[EvaluatedSet]) -> Table:
-    rows = [evaluation_columns(part.name, part.metrics) for part in sets]
-    names = dict.fromkeys(column.partition("/")[2] for row in rows for column in row)
-    headline = sets[0].metrics.headline
-    shown = sorted(names, key=lambda name: name != headline)
+def _table(sets: Sequence[MeasuredSet]) -> Table:
+    found, headline = metrics_of(sets), sets[0].metrics.headline
+    names = dict.fromkeys(column.partition("/")[2] for column in found)
     table = empty_table([""], [f"{part.name}/" for part in sets])
     table.add_row("examples", *(str(len(part.examples)) for part in sets))
-    for name in shown:
-        found = zip((f"{part.name}/{name}" for part in sets), rows, strict=True)
-        cells = (value(column, row.get(column, math.nan)) for column, row in found)
-        table.add_row(Text(name), *cells)
+    for name in sorted(names, key=lambda name: name != headline):
+        columns = (f"{part.name}/{name}" for part in sets)
+        table.add_row(Text(name), *(value(c, found.get(c, math.nan)) for c in columns))
     return table
 
 
-def metrics_of(sets: Sequence[EvaluatedSet]) -> dict[str, float]:
+def metrics_of(sets: Sequence[MeasuredSet]) -> dict[str, float]:
     """Metrics by column, as in `metrics.csv`."""
     rows = (evaluation_columns(part.name, part.metrics) for part in sets)
     return {column: value for row in rows for column, value in row.items()}
@@ -95,7 +93,7 @@ def metrics_of(sets: Sequence[EvaluatedSet]) -> dict[str, float]:
 
 def write_all(
     folder: Path,
-    sets: Sequence[EvaluatedSet],
+    sets: Sequence[MeasuredSet],
     about: dict[str, Any],
     *,
     table: Literal["csv", "parquet"],
@@ -111,32 +109,31 @@ def write_all(
         if sets[0].predictions:
             _write_predictions(place, sets, table)
         _write_clients(place / "clients.csv", sets)
-        if draw := CHARTS.get(sets[0].task_type.name):
+        if draw := CHARTS.get(sets[0].dataset.task_type.name):
             draw(place, sets, title=about["title"])
-        if sets[0].task_type is not CLASSIFICATION:
+        if sets[0].dataset.task_type is not CLASSIFICATION:
             return
         _write_confusion(place / "confusion.csv", sets)
         draw_confusion(place / "confusion.png", sets, title=about["title"])
 
 
-def prediction_columns(sets: Sequence[EvaluatedSet]) -> dict[str, np.ndarray]:
-    """A row per set and example; examples of the central test set are of client -1."""
-    clients = [p.clients if p.by_client else np.full_like(p.clients, -1) for p in sets]
+def prediction_columns(sets: Sequence[MeasuredSet]) -> dict[str, np.ndarray]:
+    """A row per set and example; examples of a central set are of client -1."""
     return {
         "set": np.concatenate([np.full(len(part.examples), part.name) for part in sets]),
         "example": np.concatenate([part.examples for part in sets]),
-        "client_id": np.concatenate(clients),
+        "client_id": np.concatenate([part.clients for part in sets]),
         **_class_columns(sets),
     }
 
 
-def _class_columns(sets: Sequence[EvaluatedSet]) -> dict[str, np.ndarray]:
+def _class_columns(sets: Sequence[MeasuredSet]) -> dict[str, np.ndarray]:
     """The columns that depend on the task."""
     found = {
         name: np.concatenate([part.predictions[name].numpy() for part in sets])
         for name in sets[0].predictions
     }
-    if sets[0].task_type is not CLASSIFICATION:
+    if sets[0].dataset.task_type is not CLASSIFICATION:
         return {
             f"{_SINGULAR.get(name, name)}{suffix}": column
             for name, values in found.items()
@@ -158,7 +155,7 @@ def _by_column(values: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
     return [(f"_{c}", values[:, c]) for c in range(values.shape[1])]
 
 
-def _write_predictions(folder: Path, sets: Sequence[EvaluatedSet], table: str) -> None:
+def _write_predictions(folder: Path, sets: Sequence[MeasuredSet], table: str) -> None:
     columns = prediction_columns(sets)
     if table == "parquet":
         import pyarrow as pa  # an extra; `flfast/evaluate.py` has checked that it is there
@@ -173,15 +170,14 @@ def _write_predictions(folder: Path, sets: Sequence[EvaluatedSet], table: str) -
     write_csv(folder / "predictions.csv", columns, zip(*cells, strict=True))
 
 
-def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
+def _write_clients(path: Path, sets: Sequence[MeasuredSet]) -> None:
     rows: dict[int, dict[str, Any]] = {}
     names: dict[str, None] = {}
     for part in sets:
-        examples = dict(
-            zip(part.metrics.groups.tolist(), part.metrics.num_examples.tolist(), strict=True)
-        )
-        for client_id, columns in client_columns(part.name, part.metrics):
-            found = {f"{part.name}/examples": examples[client_id], **columns}
+        sizes = part.metrics.num_examples.tolist() * part.metrics.of_clients
+        rows_of_set = client_columns(part.name, part.metrics)
+        for size, (client_id, columns) in zip(sizes, rows_of_set, strict=True):
+            found = {f"{part.name}/examples": size, **columns}
             if part.client_names:
                 found["client"] = part.client_names[client_id]
             rows.setdefault(client_id, {}).update(found)
@@ -190,7 +186,7 @@ def _write_clients(path: Path, sets: Sequence[EvaluatedSet]) -> None:
     write_csv(path, ["client_id", *names], lines)
 
 
-def _write_confusion(path: Path, sets: Sequence[EvaluatedSet]) -> None:
+def _write_confusion(path: Path, sets: Sequence[MeasuredSet]) -> None:
     num_classes = sets[0].predictions["scores"].shape[1]
     lines = (
         [part.name, target, *row]
@@ -200,7 +196,7 @@ def _write_confusion(path: Path, sets: Sequence[EvaluatedSet]) -> None:
     write_csv(path, ["set", "target", *map(str, range(num_classes))], lines)
 
 
-def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> None:
+def draw_confusion(path: Path, sets: Sequence[MeasuredSet], *, title: str) -> None:
     """A heat map per set: the share of each class's examples that get each prediction."""
     size = (0.5 + 4.6 * len(sets), 5.0)
     with figure(path, size=size, dpi=_DPI, title=title) as picture:
@@ -215,9 +211,9 @@ def draw_confusion(path: Path, sets: Sequence[EvaluatedSet], *, title: str) -> N
             axes.tick_params(length=0)
             axes.spines[:].set_visible(False)
             if len(counts) <= _MOST_LABELLED:
-                names = part.class_names or [str(label) for label in range(len(counts))]
+                names = part.dataset.class_names or [str(label) for label in range(len(counts))]
                 shown = [tick_label(name) for name in names]
-                tilted = 90 if part.class_names else 0
+                tilted = 90 if part.dataset.class_names else 0
                 axes.set_xticks(range(len(counts)), labels=shown, rotation=tilted)
                 axes.set_yticks(range(len(counts)), labels=shown)
             if len(counts) <= _MOST_LABELLED // 2:

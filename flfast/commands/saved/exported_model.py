@@ -8,16 +8,17 @@ Of a user's LightningModule it is the forward.
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.text import Text
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
+import flfast
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
@@ -115,13 +116,11 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
         ConfigError: if the model cannot be exported, or the program has other outputs.
         OSError: if the file cannot be written.
     """
-    model = _model(run, client_id)
-    transform, program = run.data.examples.transform, model
+    model, transform = _model(run, client_id), run.data.examples.transform
+    stored, program = _inputs(run, model), model
     if isinstance(model, UserModule):
-        stored, program = _inputs_of_forward(run, model), released(model)
-        expected = program(*stored)
+        expected = released(model)(*stored)
     else:
-        stored = (_examples(run),)
         expected = model(transform(*stored, dtype=torch.float32))
         program = StoredInputs(deepcopy(model), transform).eval()
     about = _describe(run, stored, expected, client_id)
@@ -148,7 +147,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
 
 
 def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
-    algorithm = run.components.module.algorithm
+    algorithm = run.learner.module.algorithm
     if client_id is not None and client_id not in run.data.candidates:
         allowed = ", ".join(map(str, run.data.candidates[:_MOST_NAMED]))
         more = ", ..." if len(run.data.candidates) > _MOST_NAMED else ""
@@ -159,7 +158,7 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
             f"model alone, so it cannot be exported"
         )
     model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own, client_id))
-    own, weights = run.components, model_weights(run.server)
+    own, weights = run.learner, model_weights(run.server)
     if client_id is not None:
         own = own.of_client(client_id)
         weights = run.engine.personal_weights(run.server, client_id)
@@ -171,36 +170,37 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def _examples(run: OpenedRun) -> Tensor:
-    """Stored inputs of test or training examples [M, ...]."""
+def _inputs(run: OpenedRun, model: nn.Module) -> Inputs:
+    """Stored inputs of test or training examples; of a user's module what its forward reads."""
     indices = run.data.central_test
     if len(indices) < _BATCH:
         indices = run.data.splits["train"].indices
-    batches = run.data.eval_loader(indices[:_COMPARED])
-    stored = torch.cat([batch.inputs for batch in batches])
-    while len(stored) < _BATCH:
-        stored = torch.cat([stored, stored])
-    return stored
+    if isinstance(model, UserModule):
+        found = _inputs_of_forward(run, model, indices[:_COMPARED])
+    else:
+        batches = run.data.eval_loader(indices[:_COMPARED])
+        found = (torch.cat([batch.inputs for batch in batches]),)
+    return _rows(found, torch.arange(num := _size(found)).repeat(-(-_BATCH // num)))
 
 
-def _inputs_of_forward(run: OpenedRun, model: UserModule) -> Inputs:
+def _inputs_of_forward(run: OpenedRun, model: UserModule, indices: np.ndarray) -> Inputs:
     """What the module says that its forward reads, or what its evaluation gives it."""
-    given, where = model.example_input_array, type(model).__name__
-    seen: list[Inputs] = [] if given is None else [given if isinstance(given, tuple) else (given,)]
-    if given is None:
-        batches = evaluation_batches(run.data, run.data.splits["train"].indices[:_COMPARED], model)
-        step = evaluation_step(model, validation=False) or "training_step"
-        hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
-        with named("model", where), observed(model, {}, silent=True, recorded=False):
-            call_step(model, step, next(batches).inputs, 0)
-        hook.remove()
+    given, seen = model.example_input_array, list[Inputs]()
+    if given is not None:
+        return given if isinstance(given, tuple) else (given,)
+    batch = next(evaluation_batches(run.data, indices, model)).inputs
+    step = evaluation_step(model, validation=False) or "training_step"
+    hook = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    where = type(model).__name__
+    with named("model", where), observed(model, {}, silent=True, recorded=False):
+        call_step(model, step, batch, 0)
+    hook.remove()
     if len(seen) != 1:
         raise ConfigError(
             f"model={where}: its steps call forward {len(seen)} times; allowed: a module with "
             f"self.example_input_array, the arguments of its forward"
         )
-    num = _size(seen[0])
-    return _rows(seen[0], torch.arange(num).repeat(-(-_BATCH // num)))
+    return seen[0]
 
 
 def _size(inputs: Inputs) -> int:
@@ -217,14 +217,14 @@ def _describe(
 ) -> dict[str, str]:
     transform, config = run.data.examples.transform, run.saved.config
     mean, std = (getattr(transform, name, None) for name in ("mean", "std"))
-    own = isinstance(run.components.module.model, UserModule)
+    own = isinstance(run.learner.module.model, UserModule)
     kind = tree_leaves(inputs)[0].dtype
     steps = ["divided by 255"] if kind == torch.uint8 and not own else []
     if mean is not None and std is not None:
         steps.append(f"minus {list(mean)}, divided by {list(std)}")
     return {
-        "flfast": version("flfast"),
-        "algorithm": run.components.module.algorithm.name,
+        "flfast": flfast.__version__,
+        "algorithm": run.learner.module.algorithm.name,
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",
         "origin": run.origin,

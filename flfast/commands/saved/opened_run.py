@@ -20,10 +20,10 @@ from flfast.engines.site import Site
 from flfast.lit.trainers import Trainers
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.components import Components, build_components
-from flfast.setup.machinery import build_engine
+from flfast.setup.build_engine import engine_of_site
+from flfast.setup.learner import Learner, learner_of
 from flfast.setup.members import with_members
-from flfast.setup.optimized_metric import use_lr, use_metrics
+from flfast.setup.optimized_metric import without_auto
 from flfast.setup.plans import build_plans, build_trainer
 from flfast.setup.resume import first_state
 from flfast.state.plan import RoundPlan
@@ -41,7 +41,7 @@ class OpenedRun(NamedTuple):
 
     Attributes:
         saved: folder and config of the run.
-        components: data, model, algorithm and initial weights.
+        learner: data, model, algorithm and initial weights.
         engine: predicts, and fine-tunes.
         server: server state, or the initial weights if only clients' own models are used.
         plan: the plan of the last round.
@@ -50,7 +50,7 @@ class OpenedRun(NamedTuple):
     """
 
     saved: SavedRun
-    components: Components
+    learner: Learner
     engine: Engine
     server: Tree
     plan: RoundPlan
@@ -60,7 +60,7 @@ class OpenedRun(NamedTuple):
     @property
     def data(self) -> FederatedDataModule:
         """The population."""
-        return self.components.data
+        return self.learner.data
 
 
 _Loaded = tuple[Callable[[Algorithm], Algorithm], Tree, list[dict[str, Any]], str]
@@ -85,29 +85,29 @@ def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
 
 
 def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
-    components = build_components(saved.config, saved.own)
-    data, module = components.data, components.module
+    learner = learner_of(saved.config, saved.own)
+    data, module = learner.data, learner.module
     own = _check_models(module.algorithm, saved, personal=personal)
     _warn_of_other_data(saved, data)
-    phases = use_lr(use_metrics(saved.phases, module, data), module)
+    phases = without_auto(saved.phases, module, data)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
     trainers = Trainers(module, make_trainer)
-    site = Site(module, data, trainers, ClientStates(), ALONE, adapted=components.adapted)
+    site = Site(module, data, trainers, ClientStates(), ALONE, adapted=learner.adapted)
     load: Callable[..., _Loaded] = _load_files if saved.checkpoint is None else _load_checkpoint
-    algorithm_of, server, rows, origin = load(saved, site, components, personal=own)
+    algorithm_of, server, rows, origin = load(saved, site, learner, personal=own)
 
-    def engine_of(_: str, one: Components) -> Engine:
+    def engine_of(_: str, one: Learner) -> Engine:
         trainers = Trainers(one.module, make_trainer)
         plain = replace(site, module=one.module, trainers=trainers, adapted=one.adapted)
         predicting = plain.of(algorithm_of(one.module.algorithm), states=site.states)
-        return build_engine(phases[0].config, predicting, {}, DIRECT)
+        return engine_of_site(phases[0].config, predicting, {}, DIRECT)
 
-    engine = with_members(engine_of("", components), components, engine_of)
+    engine = with_members(engine_of("", learner), learner, engine_of)
     engine.site.fold_server(server)  # for an export, which does not evaluate
     last = int(rows[-1]["round"]) if rows else int(saved.config.rounds)
     plan = build_plans(phases, module.model)(max(last, 1), rows[:last])
     plan = plan._replace(strategy="single", shard="clients")
-    return OpenedRun(saved, components, engine, server, plan, own, origin)
+    return OpenedRun(saved, learner, engine, server, plan, own, origin)
 
 
 def _check_models(algorithm: Algorithm, saved: SavedRun, *, personal: bool | None) -> bool:
@@ -140,14 +140,12 @@ def _warn_of_other_data(saved: SavedRun, data: FederatedDataModule) -> None:
         log.warning("these are not the run's data: clients, labels or inputs differ")
 
 
-def _load_checkpoint(
-    saved: SavedRun, site: Site, components: Components, *, personal: bool
-) -> _Loaded:
-    checkpoint, initial = saved.checkpoint, components.initial
+def _load_checkpoint(saved: SavedRun, site: Site, learner: Learner, *, personal: bool) -> _Loaded:
+    checkpoint, initial = saved.checkpoint, learner.initial
     assert checkpoint is not None
     origin = f"{checkpoint.path}, round {checkpoint.round_idx}"
     if personal:
-        first = partial(first_state, components)
+        first = partial(first_state, learner)
         restored = restore([checkpoint], site, initial, any_data=True, first_state=first)
         chosen = partial(replace, evaluate_server=False)
     else:
@@ -156,9 +154,9 @@ def _load_checkpoint(
     return chosen, restored.server, restored.history, origin
 
 
-def _load_files(saved: SavedRun, site: Site, components: Components, *, personal: bool) -> _Loaded:
+def _load_files(saved: SavedRun, site: Site, learner: Learner, *, personal: bool) -> _Loaded:
     """The models that a run wrote at its end, which need no algorithm any more."""
-    initial, adapted, algorithm = components.initial, components.adapted, site.algorithm
+    initial, adapted, algorithm = learner.initial, learner.adapted, site.algorithm
     folds = algorithm.fold is not None
     name = "model.pt" if adapted is None or folds else f"{ADAPTER}/{FILE}"
     path = saved.folder / name if saved.model is None else saved.model
@@ -168,8 +166,8 @@ def _load_files(saved: SavedRun, site: Site, components: Components, *, personal
         if not path.is_file():
             raise ConfigError(f"{key}={path}: there is no such file; allowed: checkpoint=last")
         server = _read(path, key, initial, adapted, folds=folds)
-        if folds and components.members is not None:  # each has a base of its own
-            for one in components.members.others:
+        if folds and learner.members is not None:  # each has a base of its own
+            for one in learner.members.others:
                 _read(path, key, one.initial, one.adapted, folds=True)
     elif saved.config.finetune_epochs and len(site.data.held_out):
         raise ConfigError(
@@ -182,7 +180,7 @@ def _load_files(saved: SavedRun, site: Site, components: Components, *, personal
     folder = saved.folder / "personal"
     for client_id in site.data.candidates.tolist():
         file = folder / f"{site.data.client_file(client_id)}.pt"
-        own = components.of_client(client_id).initial
+        own = learner.of_client(client_id).initial
         site.states.put(client_id, _read_personal(file, algorithm, own))
     return _with_own_models, server, saved.rows, str(folder)
 

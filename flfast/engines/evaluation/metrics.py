@@ -19,13 +19,13 @@ class GroupMetrics(NamedTuple):
     """Metrics of G groups.
 
     Attributes:
-        groups: ids of the groups, such as clients, int64 [G].
+        groups: ids of the groups, such as clients, int64 [G]; -1 for a central set.
         num_examples: int64 [G].
         weight: weight of each group in a mean over groups, float64 [G]: the targets that count.
         values: every metric of each group [G], by name; NaN for empty groups.
         pooled: metrics that are not a mean over examples, of all groups together.
         headline: the metric that models are compared by.
-        spread: metrics whose spread over groups the summary has, beside the headline's.
+        spread: metrics whose spread over groups the summary has.
         single_class: whether one class is predicted for all examples, which are of several.
     """
 
@@ -35,8 +35,13 @@ class GroupMetrics(NamedTuple):
     values: dict[str, Tensor]
     pooled: dict[str, float]
     headline: str
-    spread: tuple[str, ...] = ()
+    spread: tuple[str, ...]
     single_class: bool = False
+
+    @property
+    def of_clients(self) -> bool:
+        """Whether each group is a client."""
+        return bool((self.groups >= 0).all())
 
 
 def set_metrics(
@@ -83,7 +88,8 @@ def group_metrics(
         pooled = {name: float(found[name]) for name in task_type.pooled}
     values = task_type.by_group(predictions, group, num_groups)
     groups = torch.arange(num_groups)
-    return GroupMetrics(groups, count, weight, values, pooled, task_type.headline)
+    name = task_type.headline
+    return GroupMetrics(groups, count, weight, values, pooled, name, (name,))
 
 
 def part_of_groups(metrics: GroupMetrics, places: Tensor) -> GroupMetrics:
@@ -98,13 +104,14 @@ def part_of_groups(metrics: GroupMetrics, places: Tensor) -> GroupMetrics:
 
 
 def summary(metrics: GroupMetrics) -> dict[str, float]:
-    """Metrics of all groups together, and the spread of the headline over non-empty groups.
+    """Metrics of all groups together, and the spread of some over non-empty groups.
 
     Returns:
         Every metric: pooled, or the mean over groups, weighted by targets that count. Groups for
         which it is not defined, such as an AUC without positive labels, are left out. Unweighted:
-        `{headline}_std`, and `{headline}_worst10`, the mean of the worst tenth of the groups (at
-        least one). A metric of such a name comes before the spread of another.
+        `{name}_std`, and `{name}_worst10`, the mean of the worst tenth of the groups (at
+        least one). A metric of such a name comes before the spread of another. A central set has
+        no spread.
     """
     filled = metrics.num_examples > 0
     diverged = metrics.values.get("loss", torch.zeros(1)).isnan()
@@ -114,7 +121,7 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
         weight = metrics.weight[counted]
         means[name] = float((value[counted] * weight).sum() / weight.sum())
     found = {**means, **metrics.pooled}
-    for name in dict.fromkeys((metrics.headline, *metrics.spread)):
+    for name in metrics.spread if metrics.of_clients else ():
         value = metrics.values[name]
         known = filled & (~value.isnan() | diverged)
         value = value[known if known.any() else filled]  # NaN where no client has it

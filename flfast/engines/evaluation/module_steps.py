@@ -1,8 +1,8 @@
 """Evaluation by the steps of a user's LightningModule: what its `test_step` logs over examples."""
 
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
-from copy import copy, deepcopy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import lightning as L
@@ -35,19 +35,6 @@ def evaluation_step(model: UserModule, *, validation: bool) -> str | None:
     return next((step for step in steps if overrides(model, step)), last)
 
 
-def without_traces(model: UserModule) -> UserModule:
-    """A module whose evaluation leaves nothing in the given one.
-
-    A training step may count, or draw random numbers, in Python. Where it evaluates, this is a
-    copy with the same parameters, unless the module cannot be copied.
-    """
-    steps = {evaluation_step(model, validation=validation) for validation in (True, False)}
-    if "training_step" in steps:
-        with suppress(Exception):
-            return deepcopy(model, {id(p): p for p in model.parameters()})
-    return model
-
-
 def measured(
     model: UserModule,
     batches: Iterable[Batch],
@@ -71,8 +58,7 @@ def measured(
     if step is None:
         return {}
     stage = "validation" if step == "validation_step" else "test"
-    _connect(model, trainer, datamodule)
-    model.flfast_link.results = results = _ResultCollection(training=False)
+    results = _ResultCollection(training=False)
 
     def hook(name: str, *args: Any) -> None:
         call._call_callback_hooks(trainer, f"on_{stage}_{name}", *args)  # noqa: SLF001
@@ -81,17 +67,14 @@ def measured(
     for metric in (part for part in model.modules() if isinstance(part, Metric)):
         metric.reset()
     trainer.validating, trainer.testing = stage == "validation", stage == "test"
-    precision = trainer.precision_plugin
-    with ExitStack() as stack:
-        gradients = torch.set_grad_enabled(step == "training_step")  # which it may itself need
-        for context in (gradients, evaluation_mode(model), on_own_rank(model)):
-            stack.enter_context(context)
-        stack.enter_context(precision.test_step_context())
+    gradients = step == "training_step"  # which it may itself need
+    with _evaluating(model, trainer, datamodule, gradients=gradients), on_own_rank(model):
+        model.flfast_link.results = results
         hook("start")
         hook("epoch_start")
-        for batch_idx, one in enumerate(batches):
-            batch = _on_device(model, trainer, one)
-            results.batch_size = len(one.targets)
+        for batch_idx, given in enumerate(batches):
+            batch = _on_device(model, trainer, given)
+            results.batch_size = len(given.targets)
             hook("batch_start", batch, batch_idx, 0)
             model._current_fx_name = step  # noqa: SLF001
             outputs = call_step(model, step, batch, batch_idx)
@@ -119,13 +102,12 @@ def predicted(
     Tensors with a row for each example, by their names in a dict, else `prediction`; nothing of a
     module without such a step.
     """
-    parts: list[dict[str, Tensor]] = []
     if not overrides(model, "predict_step"):
         return {}
-    _connect(model, trainer, datamodule)
-    with torch.no_grad(), evaluation_mode(model), trainer.precision_plugin.predict_step_context():
-        for batch_idx, one in enumerate(batches):
-            batch = _on_device(model, trainer, one)
+    parts: list[dict[str, Tensor]] = []
+    with _evaluating(model, trainer, datamodule, gradients=False):
+        for batch_idx, given in enumerate(batches):
+            batch = _on_device(model, trainer, given)
             outputs = call_step(model, "predict_step", batch, batch_idx)
             named = outputs if isinstance(outputs, Mapping) else {"prediction": outputs}
             parts.append(
@@ -134,14 +116,21 @@ def predicted(
     return {name: torch.cat([part[name] for part in parts]) for name in (parts or [{}])[0]}
 
 
-def _connect(model: UserModule, trainer: Any, datamodule: L.LightningDataModule | None) -> None:
+@contextmanager
+def _evaluating(
+    model: UserModule, trainer: Any, datamodule: L.LightningDataModule | None, *, gradients: bool
+) -> Iterator[None]:
+    """The module in evaluation mode, as the Trainer's, with the Trainer's precision."""
     trainer.strategy.connect(model)
     model.trainer = trainer
     trainer._data_connector.attach_datamodule(model, copy(datamodule))  # noqa: SLF001
+    precise = trainer.precision_plugin.forward_context()
+    with torch.set_grad_enabled(gradients), evaluation_mode(model), precise:
+        yield
 
 
-def _on_device(model: UserModule, trainer: Any, one: Batch) -> Any:
+def _on_device(model: UserModule, trainer: Any, given: Batch) -> Any:
     """The user's own batch on the device, by the hooks that Lightning calls."""
-    batch = trainer.precision_plugin.convert_input(one.inputs)
+    batch = trainer.precision_plugin.convert_input(given.inputs)
     batch = model._on_before_batch_transfer(batch, dataloader_idx=0)  # noqa: SLF001
     return trainer.strategy.batch_to_device(batch)

@@ -7,10 +7,16 @@ import torch
 
 from flfast.algorithms.contract.downloads import Downloads
 from flfast.datamodules.batches import RankShare
-from flfast.datamodules.evaluation_sets import ATTACK, EvaluationDataModule, EvaluationPart
+from flfast.datamodules.evaluation_sets import (
+    ATTACK,
+    EvaluationDataModule,
+    EvaluationPart,
+    EvaluationSet,
+)
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import World, gather
 from flfast.engines.evaluation.joined_forward import JoinedForward
+from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
 from flfast.engines.site import Site
@@ -83,6 +89,19 @@ class Evaluation:
         parts = gather(world, own, "metrics")
         metrics = {name: value for part in parts for name, value in part.items()}
         return {name: value for name in sets if (value := metrics[name]) is not None}
+
+    def measure(
+        self, server: Tree, plan: RoundPlan, passes: Sequence[tuple[str, ...]]
+    ) -> list[MeasuredSet]:
+        """Every set of the passes that has examples, with predictions; on a single rank."""
+        found = self.predict(server, plan, passes, together=False)
+        task_type = self._site.data.examples.task_type
+        return [
+            MeasuredSet(data, name, metrics, _rows(predictions, part))
+            for data, predictions in found
+            for name, part in data.sets.items()
+            if (metrics := set_metrics(task_type, predictions, part)) is not None
+        ]
 
     def predict(
         self,
@@ -172,6 +191,10 @@ def for_evaluation(plan: RoundPlan) -> RoundPlan:
     """The plan for evaluation: every rank predicts by itself on one device, except with FSDP."""
     single = plan._replace(strategy="single", shard="clients")
     return plan if plan.strategy == "fsdp" else single
+
+
+def _rows(predictions: Statistics, part: EvaluationSet) -> Statistics:
+    return {name: rows[part.positions].cpu() for name, rows in predictions.items()}
 
 
 def _of_all_ranks(world: World, own: list[Statistics]) -> list[Statistics]:

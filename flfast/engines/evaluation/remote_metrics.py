@@ -1,6 +1,8 @@
 """A client's own metrics as a message, and those of several clients together."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from pydantic import BaseModel, Field
@@ -8,14 +10,16 @@ from pydantic import BaseModel, Field
 from flfast.channel.wire import MalformedError, Message, Positive, read_facts
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics
-from flfast.tasks.names import in_range
+from flfast.tasks.names import headline, in_order, in_range
+
+_LARGEST = 1e290
+"""Finite values beyond it would overflow in a mean. Those of diverged models are far below."""
 
 
 class _SetFacts(BaseModel, strict=True, extra="forbid"):
     num_examples: Positive
     weight: float = Field(gt=0, le=1e30)
-    headline: str
-    values: dict[str, float]
+    values: dict[Annotated[str, Field(max_length=100)], float] = Field(max_length=100)
 
 
 class _MetricsFacts(BaseModel, strict=True):
@@ -28,7 +32,6 @@ def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
         name: _SetFacts(
             num_examples=int(metrics.num_examples[0]),
             weight=float(metrics.weight[0]),
-            headline=metrics.headline,
             values={key: float(value[0]) for key, value in metrics.values.items()},
         )
         for name, metrics in found.items()
@@ -47,35 +50,40 @@ def metrics_of(
     """
     found: dict[str, GroupMetrics] = {}
     task, targets = data.examples.task_type, data.examples.targets
+    any_names = task.name == "module"  # its metrics are those that it logs there
     num_targets = targets[0].numel() if task.counts else 1
     for name, facts in read_facts(_MetricsFacts, message).sets.items():
-        if facts.headline != task.headline or {*facts.values} != {*task.metrics}:
+        if not any_names and {*facts.values} != {*task.metrics}:
             raise MalformedError(f"{name}: metrics of another task")
         split = data.splits["val" if name in {"val", "personal_val"} else "test"]
         most = len(split.indices_of(client_id))
         if facts.num_examples > most or facts.weight > facts.num_examples * num_targets:
             raise MalformedError(f"{name}: of more than {most} examples")
         for key, value in facts.values.items():
-            if not in_range(key, value):
+            if _LARGEST < abs(value) < math.inf or not (any_names or in_range(key, value)):
                 raise MalformedError(f"{name}: {key} is {value:g}")
+        best = headline(facts.values)
         found[name] = GroupMetrics(
             torch.tensor([client_id]),
             torch.tensor([facts.num_examples]),
             torch.tensor([facts.weight], dtype=torch.float64),
             {key: torch.tensor([x], dtype=torch.float64) for key, x in facts.values.items()},
             {},
-            facts.headline,
+            best,
+            tuple(in_order(facts.values)) if any_names else (best,),
         )
     return found
 
 
 def joined_metrics(parts: Sequence[GroupMetrics]) -> GroupMetrics:
     """Metrics of several clients; what is no mean over examples is not known of all together."""
-    first = parts[0]
-    names = [name for name in first.values if all(name in part.values for part in parts)]
-    return first._replace(
+    names = in_order(name for part in parts for name in part.values)
+    unknown = torch.full((1,), torch.nan, dtype=torch.float64)
+    return parts[0]._replace(
         groups=torch.cat([part.groups for part in parts]),
         num_examples=torch.cat([part.num_examples for part in parts]),
         weight=torch.cat([part.weight for part in parts]),
-        values={name: torch.cat([part.values[name] for part in parts]) for name in names},
+        values={n: torch.cat([part.values.get(n, unknown) for part in parts]) for n in names},
+        headline=headline(names),
+        spread=tuple(dict.fromkeys(name for part in parts for name in part.spread)),
     )

@@ -93,7 +93,6 @@ def _model_obstacles(module: LocalModule) -> Iterator[str]:
         yield "with adapter.base_bits=8, programs would keep floats of all weights of the base"
     if module.unrepeatable is not None:
         yield module.unrepeatable
-    yield from module.acts_in_steps
 
 
 def _averages_some_states(module: LocalModule) -> bool:

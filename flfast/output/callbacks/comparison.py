@@ -90,7 +90,7 @@ def draw_comparison(content: Content, path: Path) -> None:
     with figure(path, size=size, dpi=150, title=title) as picture:
         drawn = draw_charts(picture, charts, styles, columns=len(charts))
         if content.keys:
-            labels = [names[name] for name in drawn]
+            labels = [names[name].replace("$", r"\$") for name in drawn]  # no formula
             picture.legend(drawn.values(), labels, loc="outside right upper")
 
 

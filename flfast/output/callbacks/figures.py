@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,5 +144,5 @@ def _draw_chart(axes: Axes, chart: LineChart, styles: Mapping[str, Style]) -> No
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if chart.log:
         axes.set_xscale("log")
-    if in_percent(chart.y):
+    if in_percent(chart.y, chain.from_iterable(line.y for line in chart.lines)):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))

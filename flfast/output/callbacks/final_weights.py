@@ -2,13 +2,13 @@
 
 import json
 import logging
-from importlib.metadata import version
 from pathlib import Path
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+import flfast
 from flfast.federation.loop import Federation
 from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
@@ -104,7 +104,7 @@ class FinalWeights(Callback):
         data = federation.data
         return {
             "format": "pt",  # as libraries that load weights by this key expect
-            "flfast": version("flfast"),
+            "flfast": flfast.__version__,
             "algorithm": federation.algorithm.name,
             "model": self._model or type(federation.engine.site.model).__name__,
             "input_shape": json.dumps(data.examples.input_shape),

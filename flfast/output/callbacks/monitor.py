@@ -9,7 +9,7 @@ import psutil
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from flfast.engines.reports import ClientReport
+from flfast.channel.sent import ClientReport
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.cohort import Cohort
 from flfast.state.plan import RoundPlan

@@ -87,7 +87,7 @@ def split_sizes(data: FederatedDataModule) -> dict[str, np.ndarray]:
 def num_labels(data: FederatedDataModule) -> int:
     """Different labels that partitions see; 0 if the examples have none."""
     labels = data.examples.classes
-    if labels is None or data.examples.task == "classification":
+    if labels is None or data.examples.labels is None:
         return 0 if labels is None else data.num_classes
     return int(labels.max()) + 1
 

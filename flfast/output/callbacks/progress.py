@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich import progress
 from rich.console import Console
 
-from flfast.engines.reports import ClientReport
+from flfast.channel.sent import ClientReport
 from flfast.federation.loop import Federation
 from flfast.federation.samplers.cohort import Cohort
 from flfast.output.results.formats import readable
@@ -67,7 +67,7 @@ class RoundProgress(Callback):
             progress.TimeElapsedColumn(),
             progress.TextColumn("eta"),
             progress.TimeRemainingColumn(compact=True),
-            progress.TextColumn("{task.fields[note]}", style="cyan"),
+            progress.TextColumn("{task.fields[note]}", style="cyan", markup=False),
             console=console,
             refresh_per_second=self._refresh_per_second,
         )

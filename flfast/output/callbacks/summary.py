@@ -55,7 +55,8 @@ def _rounds(history: list[dict[str, Any]]) -> dict[str, Row]:
     evaluated = [row for row in history if any(map(is_metric, row))]
     if not evaluated:
         return {}
-    best = best_row(evaluated, validation_column(evaluated))
+    column = validation_column(evaluated)
+    best = None if column == "train/loss" else best_row(evaluated, column)
     chosen = {"first": evaluated[0], "best val": best, "last": evaluated[-1]}
     return {name: row for name, row in chosen.items() if row is not None}
 

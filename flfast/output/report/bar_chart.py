@@ -98,7 +98,7 @@ def interval_chart(content: Content) -> Chart | None:
     svg = picture(
         bottom + 28,
         f"{title}: one row per setting",
-        *grid(scale, (bottom, _TOP), vertical=True, form=partial(tick, column)),
+        *grid(scale, (bottom, _TOP), vertical=True, form=partial(tick, column, values=values)),
         *(part for row in rows for part in row),
     )
     cells = []

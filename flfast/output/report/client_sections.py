@@ -31,19 +31,23 @@ _MOST_LINKED = 100
 def clients(content: Content) -> Section | None:
     """Distribution of accuracy or error over clients, and the clients with the worst one."""
     rows = {run.folder: last_clients(run) for run in content.runs if run.counts}
-    column = _column(list(rows.values()))
+    column = _column(content, *rows.values())
     if column is None:
         return None
-    shown = (_own_column(found, column) for found in rows.values() if found)
-    column_name = " or ".join(dict.fromkeys(shown))
+    # Of each run, the metric of the models that its clients would use.
+    own = {
+        run: column if _has(column, found) else _column(content, found) or column
+        for run, found in rows.items()
+    }
+    column_name = " or ".join(dict.fromkeys(own[run] for run, found in rows.items() if found))
     lines: list[Line] = []
     summary: list[list[str]] = []
     worst: list[DataTable] = []
     for name, setting in content.named:
         pooled: list[float] = []
         for run in setting.finished:
-            own = _own_column(rows[run.folder], column)
-            pooled += [v for row in rows[run.folder] if math.isfinite(v := number(row, own))]
+            values = (number(row, own[run.folder]) for row in rows[run.folder])
+            pooled += filter(math.isfinite, values)
         if not pooled:
             continue
         ordered = np.sort(pooled)
@@ -51,11 +55,11 @@ def clients(content: Content) -> Section | None:
         lines.append(Line(name, ordered.tolist(), shares.tolist()))
         marks = [float(np.quantile(ordered, q)) for q in (0.0, 0.1, 0.5, 0.9, 1.0)]
         first = setting.finished[0]
-        own = _own_column(rows[first.folder], column)
+        of_first = own[first.folder]
         marked = (value(column, mark) for mark in marks)
-        summary.append([name, own, *marked, count(len(ordered))])
+        summary.append([name, of_first, *marked, count(len(ordered))])
         if len(worst) < _MOST_TABLES:
-            worst.append(_worst(name, first, rows[first.folder], column, alone=content.single))
+            worst.append(_worst(name, first, rows[first.folder], of_first, alone=content.single))
     better = "left" if falls(column) else "right"
     note = f"A line further {better} is better; a steep line means equal clients."
     name = _metric(column)
@@ -67,25 +71,25 @@ def clients(content: Content) -> Section | None:
     return Section("Clients", intro, [chart] if chart else [], [table, *worst])
 
 
-def _column(tables: Sequence[Sequence[Row]]) -> str | None:
-    names = (*CLIENT_METRICS, headline(metric_names(tables)))
+def _column(content: Content, *tables: Sequence[Row]) -> str | None:
+    """What clients are compared by: as runs are, if that is a user's or a score."""
+    criterion = content.criterion.metric if content.criterion else "loss"
+    users = any(run.config.get("task") == "module" for run in content.runs)
+    chosen = [criterion] * (users or criterion != "loss")
+    names = (*chosen, *CLIENT_METRICS, headline(metric_names(tables)))
     found = (f"{view}/{metric}" for metric in names for view in _VIEWS)
-    return next((c for c in found if any(row.get(c) for rows in tables for row in rows)), None)
+    return next((column for column in found if any(_has(column, rows) for rows in tables)), None)
 
 
-def _own_column(rows: Sequence[Row], column: str) -> str:
-    """The metric of the models that these clients would use."""
-    return column if any(row.get(column) for row in rows) else (_column([rows]) or column)
+def _has(column: str, rows: Sequence[Row]) -> bool:
+    return any(row.get(column) for row in rows)
 
 
 def _metric(column: str) -> str:
     return column.partition("/")[2]
 
 
-def _worst(
-    name: str, run: RunRecord, rows: Sequence[Row], column: str, *, alone: bool
-) -> DataTable:
-    own = _own_column(rows, column)
+def _worst(name: str, run: RunRecord, rows: Sequence[Row], own: str, *, alone: bool) -> DataTable:
     found = partition(run)
     labels = found.get("class_names", [])
     sizes = {client["client_id"]: client for client in found.get("clients", [])}
@@ -191,7 +195,7 @@ def topologies(content: Content) -> Section | None:
         if not last < len(neighbours) <= _MOST_LINKED:
             continue
         rows = last_clients(setting.finished[0])
-        column = _column([rows]) or ""
+        column = _column(content, rows) or ""
         values = {int(number(row, "client_id")): number(row, column) for row in rows}
         title = "Neighbours in round 1" + ("" if content.single else f", {name}")
         charts.append(graph_chart(title, neighbours, values, column))

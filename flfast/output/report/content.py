@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from flfast.output.results.criterion import Criterion, choose_criterion
+from flfast.output.results.formats import in_percent
 from flfast.output.results.lines import (
     BYTES,
     ROUNDS,
@@ -60,6 +61,12 @@ class Content:
         """Mean of the criterion and its interval, by name of the setting."""
         column = self.criterion.name if self.criterion else ""
         return {name: over_seeds(column, values.values()) for name, values in self.results.items()}
+
+    @property
+    def in_percent(self) -> bool:
+        """Whether values of the criterion are shown in percent."""
+        means = [mean for mean, *_ in self.intervals.values()]
+        return self.criterion is not None and in_percent(self.criterion.name, means)
 
     def column(self, name: str) -> str:
         """Column of the criterion that a setting's finished runs have, or several of them."""

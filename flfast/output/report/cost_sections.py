@@ -36,7 +36,9 @@ def targets(content: Content) -> Section | None:
         above = max(curve[0] for curve in curves if curve)
         chosen = [step for step in _STEPS if above < step <= common][-_MOST_STEPS:] or [common]
         intro = f"Values that {reaching}, and what they had spent by then."
-        rows = [[tick(criterion.name, target), *costs(target, runs)] for target in chosen]
+        rows = [
+            [tick(criterion.name, target, [target]), *costs(target, runs)] for target in chosen
+        ]
         first, goal = "target", f"{goal} a target"
     else:
         what = "highest value" if criterion.rises else "lowest loss"

@@ -23,14 +23,16 @@ def line_chart(described: LineChart) -> Chart | None:
     shown = [_thin(line) for line in lines]
     if not any(line.x for line in shown):
         return None
-    across, up = _scales(shown, log=log)
+    xs = [place for line in shown for place in line.x]
+    ys = [height for line in shown for height in line.y]
+    across, up = _scales(xs, ys, shown, log=log)
     marks = [_draw(number, line, across, up, described) for number, line in enumerate(shown)]
     bottom = _HEIGHT - _BOTTOM
     svg = picture(
         _HEIGHT,
         f"{title}: {y} over {x}",
-        *grid(up, (_LEFT, WIDTH - _RIGHT), vertical=False, form=partial(tick, y)),
-        *grid(across, (bottom, _TOP), vertical=True, form=partial(_place, x)),
+        *grid(up, (_LEFT, WIDTH - _RIGHT), vertical=False, form=partial(tick, y, values=ys)),
+        *grid(across, (bottom, _TOP), vertical=True, form=partial(_place, x, values=xs)),
         text((_LEFT + WIDTH - _RIGHT) / 2, _HEIGHT - 8, x, "middle", class_="name"),
         *marks,
     )
@@ -39,8 +41,8 @@ def line_chart(described: LineChart) -> Chart | None:
     return Chart(title, svg, legend, _table(shown, described), note)
 
 
-def _place(axis: str, x: float) -> str:
-    return tick(axis, x) if in_percent(axis) else count(x)
+def _place(axis: str, x: float, values: Sequence[float] = ()) -> str:
+    return tick(axis, x) if in_percent(axis, values or [x]) else count(x)
 
 
 def _thin(line: Line) -> Line:
@@ -52,9 +54,9 @@ def _thin(line: Line) -> Line:
     return Line(line.name, x, y, low, high)
 
 
-def _scales(lines: Sequence[Line], *, log: bool) -> tuple[Scale, Scale]:
-    x = [place for line in lines for place in line.x]
-    y = [v for line in lines for v in line.y]
+def _scales(
+    x: Sequence[float], y: Sequence[float], lines: Sequence[Line], *, log: bool
+) -> tuple[Scale, Scale]:
     # A wide interval in an early round must not flatten the lines.
     room = (max(y) - min(y)) or abs(max(y)) or 1.0
     ends = [v for line in lines for v in (*line.low, *line.high) if math.isfinite(v)]

@@ -41,7 +41,8 @@ def tests(content: Content) -> Section | None:
     column = content.criterion.name
     rows = []
     for found in content.comparisons:
-        cells = [f"{found.first} and {found.second}", difference(column, found.difference)]
+        shown = difference(found.difference, percent=content.in_percent)
+        cells = [f"{found.first} and {found.second}", shown]
         cells += [str(found.difference.num), p_value(found.p), p_value(found.adjusted)]
         rows.append([*cells, _verdict(found)])
     headings = ["settings", "first minus second", "common seeds", "p", "p (Holm)", "verdict"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flfast.output.report.content import Content
-from flfast.output.results.formats import count, difference, in_percent, interval, p_value, value
+from flfast.output.results.formats import count, difference, interval, p_value, value
 from flfast.output.results.history import best_row, number, series, validation_column
 from flfast.output.results.runs import RunRecord, partition
 from flfast.output.results.statistics import FEWEST_SEEDS, Comparison, Interval
@@ -98,7 +98,7 @@ def _several(content: Content) -> Verdict:
     result = f"{best} is best: " if mark == "certain" else f"{best} has the {kind} mean: "
     result += f"{_result(content, best)}."
     if common:
-        gap = difference(content.criterion.name, _signed(own[second], best, content))
+        gap = difference(_signed(own[second], best, content), percent=content.in_percent)
         side = "above" if content.criterion.rises else "below"
         result += f" That is {gap} {side} {second}, the next best."
     else:
@@ -184,7 +184,7 @@ def num_tests(content: Content) -> str:
 def warning(content: Content) -> str:
     """The sentence about intervals that are narrower than one example is worth; may be empty."""
     ends = _ends(content)
-    if not ends or content.criterion is None or not in_percent(content.criterion.name):
+    if not ends or not content.in_percent:
         return ""
     one = 1 / ends[0]
     fine = [

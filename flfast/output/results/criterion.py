@@ -30,6 +30,11 @@ class Criterion(NamedTuple):
     rises: bool
 
     @property
+    def metric(self) -> str:
+        """The metric of the columns, such as `accuracy`."""
+        return self.columns[0].partition("/")[2]
+
+    @property
     def name(self) -> str:
         """The columns, as a reader sees them."""
         return " or ".join(self.columns)
@@ -60,12 +65,10 @@ class Criterion(NamedTuple):
 
 def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
     """A score as in `shown_columns`, else the first loss that was measured; None without both."""
-    columns = shown_columns(runs)
-    if columns:
-        return Criterion(tuple(columns), rises=not falls(columns[0]))
-    losses = (f"{view}/loss" for view in (*VIEWS, "train"))
-    found = next((c for c in losses if is_measured((run.history for run in runs), c)), None)
-    return Criterion((found,), rises=False) if found else None
+    losses = [f"{view}/loss" for view in (*VIEWS, "train")]
+    measured = [c for c in losses if is_measured((run.history for run in runs), c)]
+    columns = shown_columns(runs) or measured[:1]
+    return Criterion(tuple(columns), rises=not falls(columns[0])) if columns else None
 
 
 def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:
@@ -92,11 +95,8 @@ def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:
     if all_on_clients and any(personal):
         return on_clients[:1] if all(personal) else on_clients
     columns = [f"{view}/{score}" for view in VIEWS]
-    column = next(
-        (c for c in columns if done and all(is_measured([h], c) for h in histories)), None
-    )
-    column = column or next((c for c in columns if is_measured(begun, c)), None)
-    return [column] if column else []
+    everywhere = [c for c in columns if done and all(is_measured([h], c) for h in histories)]
+    return (everywhere or [c for c in columns if is_measured(begun, c)])[:1]
 
 
 class Spent(NamedTuple):

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rich.filesize import decimal
 
@@ -38,9 +38,15 @@ def _digits(number: float) -> str:
     return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
 
 
-def in_percent(column: str) -> bool:
-    """Whether the values of a column, or of an axis, are shares that are shown in percent."""
-    return "accuracy" in column or "share" in column
+def in_percent(column: str, values: Iterable[float] = ()) -> bool:
+    """Whether values of a column, or of an axis, are shares that are shown in percent.
+
+    A user's own accuracy may be a percentage itself.
+
+    >>> in_percent("val/accuracy", [0.5, 1.0]), in_percent("val/accuracy", [0.5, 93.0])
+    (True, False)
+    """
+    return ("accuracy" in column or "share" in column) and not any(abs(v) > 1 for v in values)
 
 
 def value(column: str, number: float, std: float = math.nan) -> str:
@@ -58,7 +64,7 @@ def value(column: str, number: float, std: float = math.nan) -> str:
         return "-"
     if form:
         return form(number)
-    percents = in_percent(column) and not abs(number) > 1  # a user's own may be a percentage
+    percents = in_percent(column, [number])
     known = [(number, ".4g")] + [(std, ".2g")] * math.isfinite(std)
     words = (f"{100 * n:.2f}" if percents else f"{n:{digits}}" for n, digits in known)
     return " ± ".join(words) + " %" * percents
@@ -77,14 +83,14 @@ def interval(column: str, found: Interval) -> str:
     return f"{mean} [{', '.join(ends)}]"
 
 
-def difference(column: str, found: Interval) -> str:
-    """A difference of two means and its interval; accuracies in percentage points.
+def difference(found: Interval, *, percent: bool) -> str:
+    """A difference of two means and its interval; of what is in percent in points.
 
-    >>> difference("global/accuracy", Interval(0.0125, -0.01, 0.035, 3))
+    >>> difference(Interval(0.0125, -0.01, 0.035, 3), percent=True)
     '1.25 points [-1.00, 3.50]'
     """
-    if not in_percent(column):
-        return interval(column, found)
+    if not percent:
+        return interval("", found)
     if not math.isfinite(found.mean):
         return "-"
     ends = ""
@@ -127,13 +133,13 @@ def axis(number: float) -> str:
     return f"{number:g}"
 
 
-def tick(name: str, number: float) -> str:
-    """A value at an axis of this name.
+def tick(name: str, number: float, values: Iterable[float] = ()) -> str:
+    """A value at an axis of this name, which has these values.
 
-    >>> tick("share of clients", 0.975), tick("round", 20)
-    ('97.5 %', '20')
+    >>> tick("share of clients", 0.975), tick("round", 20), tick("accuracy", 50, [48.5, 70])
+    ('97.5 %', '20', '50')
     """
-    return f"{100 * number:g} %" if in_percent(name) else axis(number)
+    return f"{100 * number:g} %" if in_percent(name, values) else axis(number)
 
 
 _FORMS: dict[str, Callable[[float], str]] = {

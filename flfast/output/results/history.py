@@ -73,7 +73,8 @@ def validation_column(history: Sequence[Row]) -> str:
     """The column that `optimized_metric=auto` stands for."""
     views = ("personal_val", "val")
     columns = [f"{view}/{headline(metric_names([history], views))}" for view in views]
-    return next((column for column in columns if is_measured([history], column)), "val/accuracy")
+    measured = (c for c in (*columns, "train/loss") if is_measured([history], c))
+    return next(measured, "val/accuracy")
 
 
 def is_measured(histories: Iterable[Sequence[Row]], *columns: str) -> bool:

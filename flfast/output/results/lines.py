@@ -162,9 +162,10 @@ def mean_line(name: str, column: str, curves: Sequence[Curve], over: Over = ROUN
 
 def over_seeds(column: str, values: Iterable[float]) -> Interval:
     """The interval of a column's mean over seeds; that of a score is cut to [0, 1]."""
-    is_score = in_percent(column) or column.endswith("concordance")
+    values = [*values]
+    is_score = in_percent(column, values) or column.endswith("concordance")
     bounds = (0.0, 1.0) if is_score and "_std" not in column else None
-    return mean_interval([*values], bounds)
+    return mean_interval(values, bounds)
 
 
 def run_charts(histories: Sequence[Sequence[Row]]) -> list[LineChart]:
@@ -199,7 +200,7 @@ def _over_clients(line: Line, history: Sequence[Row], metric: str, over: Over) -
     deviations = [found.get(x, math.nan) for x in line.x]
     ends = np.stack([np.subtract(line.y, deviations), np.add(line.y, deviations)])
     if metric in ALL_METRICS:
-        ends = ends.clip(0, math.inf if falls(metric) else 1.0)
+        ends = ends.clip(0, math.inf if falls(metric) or any(y > 1 for y in line.y) else 1.0)
     low, high = ends.tolist()
     return line._replace(low=low, high=high, band="± std over clients")
 

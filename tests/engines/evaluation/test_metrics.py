@@ -199,7 +199,7 @@ def test_a_module_has_the_spread_of_all_that_it_logs(found):
     metrics = GroupMetrics(num, num, num.double(), values, {}, first, tuple(values))
     whole = summary(metrics)
     for name in values:
-        alone = summary(metrics._replace(headline=name, spread=()))
+        alone = summary(metrics._replace(headline=name, spread=(name,)))
         for column in (name, f"{name}_std", f"{name}_worst10"):
             assert whole[column] == pytest.approx(alone[column], nan_ok=True)
     assert len(whole) == len(

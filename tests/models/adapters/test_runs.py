@@ -85,7 +85,7 @@ def test_every_member_of_an_opened_family_has_the_base_that_the_server_made(flfa
     found = load(run / "model.pt")
     options, overrides = read_options([f"run={run}"], EVALUATE)
     opened = open_run(find_run(options, overrides), personal=False)
-    for one in (opened.components, *opened.components.members.others):
+    for one in (opened.learner, *opened.learner.members.others):
         base = one.adapted.base.leaves["fc1.base_layer.weight"]
         assert torch.equal(base, found["fc1.weight"])
 

@@ -339,6 +339,23 @@ def test_clients_of_a_regression_are_shown_by_their_error(tmp_path):
     assert worst.index("1.5") < worst.index("0.5") < worst.index("0.25")
 
 
+@pytest.mark.parametrize("optimized", ["val/accuracy", "val/f1", "val/loss"])
+def test_clients_are_compared_as_the_runs_are(tmp_path, optimized):
+    """By what a user optimizes; a percentage is no share."""
+    _, _, metric = optimized.partition("/")
+    values = {"accuracy": 93.5, "f1": 0.4, "loss": 2.5}
+    row = {f"{view}/{name}": v for view in ("local", "val") for name, v in values.items()}
+    clients = [
+        {"round": 1, "client_id": k, **{f"local/{name}": v * k for name, v in values.items()}}
+        for k in (1, 2)
+    ]
+    config = {"task": "module", "optimized_metric": optimized}
+    write_run(tmp_path, config=config, rows=[{"round": 0}, {"round": 1, **row}], clients=clients)
+    text = parse(render(Content(find_runs([tmp_path])))).text
+    assert f"local/{metric} over clients" in text
+    assert "9350" not in text and "93.5" in text
+
+
 def section(page, name):
     return next(s for s in page.all("section") if s.attributes["aria-labelledby"] == name)
 

@@ -26,7 +26,7 @@ from flfast.output.results.table import read_history
 from flfast.output.watch.view import score_columns
 from flfast.tasks.names import METRICS, falls, headline, in_order
 
-LETTERS = string.ascii_letters + string.digits + "/_-. "
+LETTERS = string.ascii_letters + string.digits + "/_-. []$%<&é"
 NAMES = st.lists(st.text(LETTERS, min_size=1, max_size=12), min_size=1, max_size=5, unique=True)
 VALUES = st.lists(st.floats(-100, 100), min_size=3, max_size=3, unique=True)
 ENDS = ("_std", "_worst10")

@@ -15,7 +15,7 @@ from flfast.algorithms.contract import Context, LocalStage
 from flfast.datamodules.batches import Batch
 from flfast.engines.fused.graph.update_rules import LocalOptimizer
 from flfast.lit.local_module import LocalModule
-from flfast.lit.module_task import local_task, logged_of
+from flfast.lit.module_task import local_task
 from flfast.lit.task import LocalTask
 from flfast.state.tree import Tree, leaves, tree_map
 
@@ -129,7 +129,7 @@ class LocalStep:
             num = torch.as_tensor(counted).to(num.dtype)
         state["loss"].addcmul_(loss.detach(), num)
         for name, total in state.get("logged", {}).items():
-            total.addcmul_(logged_of(task)[name].to(total.dtype), num)
+            total.addcmul_(task.logged[name].to(total.dtype), num)
         self._with_gradient = list(by_name)
         return by_name
 

@@ -10,11 +10,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.datamodules.samples import StackedSamples, moved
+from flfast.datamodules.samples import StackedSamples, flatten, moved
 from flfast.engines.fused.graph.local_step import LEAF
 from flfast.engines.fused.graph.programs import BoundStep
 from flfast.state.transfer import to_device
@@ -66,7 +65,7 @@ class ExampleReader:
         index = to_device(order, stored.device)
         batch = moved(stored.index_select(0, index), self._device)
         batch = data.augmented(batch, dtype=self._dtype)
-        rows = [batch] if isinstance(stored, Tensor) else tree_leaves(batch)
+        rows = [batch] if isinstance(stored, Tensor) else flatten(batch)[0]
         if padding:
             rows = [torch.cat([row, row[:1].expand(padding, *row.shape[1:])]) for row in rows]
         return [*rows, self.targets(order, padding)]

@@ -1,11 +1,7 @@
-"""What of a run does not depend on the plan: data, models, algorithm, optimizer."""
+"""What a run learns by: algorithm, models, optimizer and privacy. None depends on the plan."""
 
-import logging
-import os
-import warnings
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,7 +10,7 @@ import numpy as np
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
-from torch import Tensor, nn
+from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.downloads import first_downloads, shared_weights
@@ -24,42 +20,28 @@ from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.federation.topologies.topology import Topology, on_nodes
-from flfast.lit.channels_last import use_channels_last
 from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.own_step_module import OwnStepModule
-from flfast.lit.trainers import dtype_of_precision
 from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import Adapted
 from flfast.models.adapters.rounded_base import has_rounded
 from flfast.models.recomputed import recompute
-from flfast.setup.adapters import build_adapter
 from flfast.setup.build import (
     build_algorithm,
     build_data,
     build_optimizer,
     build_selection,
-    initial_weights,
 )
-from flfast.setup.build_models import build_models, members_of
-from flfast.setup.lightning_model import check_steps, check_types, hooks_in_steps
+from flfast.setup.initial_models import InitialModel, Models, initial_models
+from flfast.setup.lightning_model import check_steps
 from flfast.setup.module_trial import try_module
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
+from flfast.setup.this_process import prepare_process
 from flfast.state.capabilities import Capabilities
 from flfast.state.injection import asks_for, call_with
-from flfast.state.machine import keep_freed_memory
 from flfast.state.tree import Tree, named_leaves
-from flfast.state.weights import convert_weights, read_weights
-
-
-class _Start(NamedTuple):
-    """A model, its weights before round 1, the model with its adapter, why `init_from` fails."""
-
-    model: nn.Module
-    initial: Tree
-    adapted: Adapted | None
-    misfit: ValueError | None
 
 
 class Members(NamedTuple):
@@ -71,10 +53,10 @@ class Members(NamedTuple):
     """
 
     kinds: Kinds
-    others: tuple["Components", ...]
+    others: tuple["Learner", ...]
 
 
-class Components(NamedTuple):
+class Learner(NamedTuple):
     """Everything of a run that does not depend on the plan; with a family, of its first member.
 
     Attributes:
@@ -97,83 +79,63 @@ class Components(NamedTuple):
     topology: Topology | None = None
     members: Members | None = None
 
-    def of_client(self, client_id: int) -> "Components":
-        """Components of the client's own model."""
+    def of_client(self, client_id: int) -> "Learner":
+        """Learner of the client's own model."""
         if self.members is None or not (place := self.members.kinds.of[client_id]):
             return self
         return self.members.others[place - 1]
 
 
-def build_components(config: DictConfig, own: Own = NOTHING) -> Components:
-    """Data, model, algorithm, optimizer and initial weights; none depends on the plan."""
-    quiet_lightning()
-    keep_freed_memory()
-    torch.set_num_threads(config.threads)
-    # Without this variable, Lightning's ddp divides all cores among its ranks.
-    os.environ["OMP_NUM_THREADS"] = str(config.threads)
+def learner_of(config: DictConfig, own: Own = NOTHING) -> Learner:
+    """Data, models and algorithm of a run; none depends on the plan."""
+    prepare_process(config)
     data = build_data(config, own)
-    models, family, common = build_models(config, data, own)
+    return build_learner(config, data, initial_models(config, data, own), own)
+
+
+def build_learner(
+    config: DictConfig, data: FederatedDataModule, models: Models, own: Own = NOTHING
+) -> Learner:
+    """The algorithm with its models, optimizer and privacy.
+
+    Raises:
+        ConfigError: if they do not fit together.
+    """
     privacy = build_privacy(config, data)
-    started = [
-        _started(config, data, model, member=place, num_members=len(models))
-        for place, model in enumerate(models.values())
-    ]
-    offers: dict[str, Any] = {"common": common, "members": [one.initial for one in started]}
+    weights = [one.weights for one in models.by_name.values()]
+    offers: dict[str, Any] = {"common": models.common, "members": weights}
     public = data.train_clients.indices_of(data.server) if data.server is not None else ()
     offers |= {"num_public": len(public), "num_classes": data.num_classes}
     of_model = partial(_of_model, config, data, privacy=privacy, own=own, offers=offers)
-    first, *others = map(of_model, started)
+    first, *others = map(of_model, models.by_name.values())
     poison_examples(config, data)
-    if family is None:
+    if models.kinds is None:
         return first
-    kinds = Kinds(tuple(models), members_of(config, data, family))
-    if not others:
-        return first
-    data.kinds = kinds
+    data.kinds = models.kinds
     made = instantiate(config.algorithm) if own.algorithm is None else own.algorithm
-    lacks_common = common is None and callable(made) and asks_for(made, "common")
-    by_name = dict(zip(models, (first, *others), strict=True))
+    lacks_common = models.common is None and callable(made) and asks_for(made, "common")
+    by_name = dict(zip(models.by_name, (first, *others), strict=True))
     check_agree(config, by_name, lacks_common=lacks_common)
-    return first._replace(members=Members(data.kinds, tuple(others)))
-
-
-def _started(
-    config: DictConfig, data: FederatedDataModule, model: nn.Module, **place: int
-) -> _Start:
-    use_channels_last(model)
-    # The data type of means of uploads: what is made of the initial weights keeps theirs.
-    dtype = dtype_of_precision(config.trainer.precision)
-    if isinstance(model, UserModule):
-        check_types(f"model={config.model['_target_']}", model, config.trainer.precision)
-    convert_weights(model, torch.promote_types(dtype, torch.float32))
-    initial, misfit = read_weights(model), None
-    try:
-        initial = initial_weights(config, initial)
-    except ValueError as error:
-        if place["member"] == 0:
-            raise
-        misfit = error  # no matter, if it is a part of the first member
-    adapted = build_adapter(config, model, initial, data, **place)
-    return _Start(model, initial if adapted is None else read_weights(model), adapted, misfit)
+    return first._replace(members=Members(models.kinds, tuple(others)))
 
 
 def _of_model(
     config: DictConfig,
     data: FederatedDataModule,
-    start: _Start,
+    start: InitialModel,
     *,
     privacy: Privacy,
     own: Own,
     offers: dict[str, Any],
-) -> Components:
-    """Components of a run with this model; `offers` is what algorithms may ask for beside it."""
+) -> Learner:
+    """The learner with this model; `offers` is what algorithms may ask for beside it."""
     model, initial, adapted, misfit = start
     if config.recompute is not None:
         recompute(model, config.recompute)
     trial, kind, task_type = None, LocalModule, data.examples.task_type
     if isinstance(model, UserModule):
         trial = try_module(config.model["_target_"], model, data, config)
-        kind, task_type = OwnStepModule, replace(task_type, logged=trial.logged)
+        kind, task_type = OwnStepModule, trial.on(task_type)
         config = _with_momentum(config, trial.optimizer)
     num_clients = data.num_clients
     algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
@@ -191,19 +153,17 @@ def _of_model(
     algorithm = protect(privacy, selected, initial, rounds=config.rounds)
     if trial is not None:
         by_hand, several = not model.automatic_optimization, trial.optimizer.several
-        state = config.local_optimizer_state
-        check_steps(algorithm, initial, by_hand=by_hand, several=several, state=state)
+        check_steps(algorithm, initial, config, by_hand=by_hand, several=several)
     make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
     module = kind(
         *(model, algorithm, make_optimizer, task_type), freeze_batchnorm=config.bn == "frozen"
     )
-    if isinstance(model, UserModule) and trial is not None:
-        module.unrepeatable = trial.unrepeatable
-        module.logged_in_steps, module.validates = trial.logged_in_steps, trial.monitors
-        module.acts_in_steps = hooks_in_steps(model, data.examples.datamodule)
+    if trial is not None:
+        module.unrepeatable, module.logged_in_steps = trial.unrepeatable, trial.logged_in_steps
+        module.validates = trial.monitors
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
-    return Components(data, module, initial, adapted, privacy, capabilities, topology)
+    return Learner(data, module, initial, adapted, privacy, capabilities, topology)
 
 
 def _with_momentum(config: DictConfig, optimizer: ModuleOptimizer) -> DictConfig:
@@ -245,9 +205,7 @@ def _on_topology(
     return on_nodes(algorithm, topology), topology
 
 
-def check_agree(
-    config: DictConfig, members: Mapping[str, Components], *, lacks_common: bool
-) -> None:
+def check_agree(config: DictConfig, members: Mapping[str, Learner], *, lacks_common: bool) -> None:
     """Refuse a family whose members share weights of different names or shapes.
 
     `lacks_common` is of an algorithm that asks for `model.common`, without one.
@@ -290,24 +248,10 @@ def _equal(first: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return first.keys() == other.keys() and all(torch.equal(first[n], other[n]) for n in first)
 
 
-def _shared(components: Components) -> dict[str, torch.Size]:
+def _shared(learner: Learner) -> dict[str, torch.Size]:
     """Names and shapes of what clients get from the server, and change."""
-    algorithm, initial = components.module.algorithm, components.initial
+    algorithm, initial = learner.module.algorithm, learner.initial
     if algorithm.place is not None:  # which the algorithm has checked
         return {}
     trees = first_downloads(algorithm, initial)(0), shared_weights(algorithm, initial)
     return {name: leaf.shape for tree in trees for name, leaf in named_leaves(tree, separator="/")}
-
-
-def quiet_lightning() -> None:
-    """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # Lightning's own use of torch
-    # Local training validates only where asked.
-    warnings.filterwarnings("ignore", message="You defined a `validation_step` but have no")
-    # Ranks have different clients, of which some have no validation examples.
-    warnings.filterwarnings("ignore", message="It is recommended to use `self.log")
-    warnings.filterwarnings("ignore", message="Total length of `UserLoader`")
-    # Ranks need no srun: this is said wherever SLURM is installed.
-    warnings.filterwarnings("ignore", message="The `srun` command is available")
