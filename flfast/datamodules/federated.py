@@ -130,16 +130,16 @@ class FederatedDataModule(L.LightningDataModule):
         )
         if examples.rescaled is not None:
             examples = examples.rescaled(self.splits["train"].indices)
+        self.central_val = val_set(examples)
         if self._client is not None:
             self._keep_only(*self._client)
         shifted, self.drawn = shift_examples(examples, self.shift, self.splits, seed=self.seed)
         self._set_examples(shifted)
         self._hold_out()
-        self.central_val = val_set(examples)
         own_test = self.splits["test"].only(self.participants)
         self.central_test = central if len(central) else own_test.indices
-        if self._client is not None:  # it is on no client
-            self.central_test = np.zeros(0, np.int64)
+        if self._client is not None:  # they are on no client
+            self.central_test = self.central_val = np.zeros(0, np.int64)
         train = self.splits["train"]
         self.server: int | None = None
         self.train_clients = train
@@ -155,7 +155,8 @@ class FederatedDataModule(L.LightningDataModule):
     def _keep_only(self, client_id: int, num_clients: int) -> None:
         """Forget the examples of all but one client of a deployment, whose process this is.
 
-        If the partition gives all examples to one client, they are this client's.
+        If the partition gives all examples to one client, they are this client's, and so is the
+        dataset's own validation set.
 
         Raises:
             ValueError: if the partition makes another number of clients.
@@ -166,6 +167,9 @@ class FederatedDataModule(L.LightningDataModule):
                 f"partition: makes {self.num_clients} clients, and the deployment has "
                 f"{num_clients}; allowed: as many, or partition=whole for a client's own data"
             )
+        if is_own and len(self.central_val):
+            val = self.central_val
+            self.splits["val"] = ClientIndices(val, np.array([0, len(val)]))
         offsets = np.arange(num_clients + 1) > client_id
         for name, split in self.splits.items():
             indices = split.indices_of(0 if is_own else client_id)

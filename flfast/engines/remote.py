@@ -272,7 +272,7 @@ class RemoteEvaluation(Evaluation):
             own = {client_id: downloads(client_id) for client_id in clients}
         model = model_weights(server) if site.algorithm.evaluate_server else Tree()
         parts: dict[str, dict[int, GroupMetrics]] = {}
-        read = partial(metrics_of, data)
+        read = partial(metrics_of, data, site.module.task_type)
         for client_id, answer in self._cohort.evaluate(plan, model, own, fraction, read):
             if isinstance(answer, str):
                 log.warning("client %d is not evaluated: %s", client_id, answer)

@@ -86,7 +86,10 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
         )
     if data.examples.batch_size not in {None, config.batch_size}:
         own_size = data.examples.batch_size
-        log.info("batch_size=%s: that of train_dataloader is %d", config.batch_size, own_size)
+        log.info(
+            "batch_size=%s: train_dataloader has %d; batch_size=%d takes that",
+            *(config.batch_size, own_size, own_size),
+        )
     if len(data.central_val) and config.split.val:
         log.info(
             "split.val=%g holds out nothing: the data have a validation set", config.split.val

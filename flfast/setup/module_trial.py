@@ -14,6 +14,7 @@ from torchmetrics import Metric, MetricCollection
 
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.remote_data import RemoteData
 from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.own_step_module import training_metrics
@@ -127,6 +128,8 @@ def try_module(
     Raises:
         ConfigError: with the user's own lines, if the module raises.
     """
+    if isinstance(data, RemoteData):
+        target = f"{target}, tried by the server with samples of ones"
     batching = Batching(config.batch_size if config.batch_size != "auto" else 2)
     client = data.client(data.first_client, batching=batching)
     two, last = client.indices[:2], _OneStep()
@@ -180,7 +183,7 @@ def _check(
 
 def _kept(model: UserModule, trained: UserModule) -> Iterator[str]:
     """Attributes that training has changed, other than weights, metric objects and Lightning's."""
-    lightnings = vars(L.LightningModule()).keys()
+    lightnings = vars(L.LightningModule()).keys() | {"_hparams"}  # which it makes when it is read
     for name in changed_attributes(model, trained):
         path, _, last = name.rpartition(".")
         part = trained.get_submodule(path)

@@ -13,16 +13,18 @@ from typing import Annotated, Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, field_validator
+from torch.utils._pytree import tree_leaves
 
 import flfast
 from flfast.channel.wire import Count, Message, dtype_of, read_facts, readable
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
+from flfast.config.own import is_data_module
 from flfast.config.phases import AUTO_SIZES, Phase
 from flfast.config.rule import choice, shown
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.datamodules.remote_data import SPLITS, Schema, schema_of
+from flfast.datamodules.remote_data import SPLITS, Schema, ones_like, schema_of
 from flfast.distributed.world import ALONE
 from flfast.engines.node import Node
 from flfast.engines.remote import Exchange, RemoteCohort, RemoteEvaluation, RemoteTraining
@@ -79,12 +81,16 @@ def check_is_real(config: DictConfig, *, seeded_noise: bool = False) -> None:
 
 
 def fingerprint(config: DictConfig) -> dict[str, str]:
-    """A hash of the value of each key that numbers of a run depend on."""
+    """A hash of the value of each key that numbers of a run depend on.
+
+    What a user's DataModule gets is each node's own.
+    """
+    own = ("data.",) if is_data_module(config.data) else PLACES
     plain: Any = OmegaConf.to_container(config, resolve=True)
     return {
         key: hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
         for key, value in flat(plain)
-        if influence(key) == "results" and not key.startswith(PLACES)
+        if influence(key) == "results" and (key == "data._target_" or not key.startswith(own))
     }
 
 
@@ -137,6 +143,11 @@ class Greeting(BaseModel):
             raise ValueError("a size is not in [0, 2^31)")
         if math.prod(examples.input_shape) > _MOST_EXAMPLES:
             raise ValueError(f"input_shape has more than {_MOST_EXAMPLES} numbers")
+        rows = [leaf for leaf in tree_leaves(ones_like(examples.samples, 1)) if leaf is not None]
+        if sum(leaf.numel() for leaf in rows) > _MOST_EXAMPLES:
+            raise ValueError(f"samples have more than {_MOST_EXAMPLES} numbers")
+        if examples.task == "module" and not rows:
+            raise ValueError("samples have no tensor")
         try:
             dtype_of(examples.input_dtype), dtype_of(examples.target_dtype)
         except TypeError as error:
@@ -198,7 +209,8 @@ def check_together(
         for key, value in one.examples._asdict().items():
             what = "the hash of names of columns and classes" if key == "names" else key
             where = f"client {one.client} (node {node}): its examples"
-            _same(where, what, value, getattr(first, key))
+            if key != "samples":
+                _same(where, what, value, getattr(first, key))
         for name in SPLITS:
             sizes[name][one.client] = one.sizes[name]
     missing = [client_id for client_id in range(num_clients) if client_id not in nodes]

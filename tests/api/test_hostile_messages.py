@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -173,9 +174,10 @@ def test_an_evaluation_is_refused_or_in_its_ranges(recorded, data, num):
     )
     remote.setup()
     honest = recorded.answers["evaluate"]
-    expected = metrics_of(remote, 0, honest)
+    read = partial(metrics_of, remote, remote.examples.task_type, 0)
+    expected = read(honest)
     try:
-        found = metrics_of(remote, 0, unpack(pack(data.draw(mutated(honest)))))
+        found = read(unpack(pack(data.draw(mutated(honest)))))
     except MalformedError as error:
         assert shown(str(error))
         return

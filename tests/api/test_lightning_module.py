@@ -2,12 +2,14 @@
 
 from copy import deepcopy
 
+import lightning as L
 import lightning_modules as modules
 import pytest
 import torch
 from lightning_fits import ALONE, QUIET, SMALL, ended, engine_of, fit_alone, weights
 from processes import Command
 from sampling import others_slow
+from torch.utils.data import DataLoader, TensorDataset
 
 import flfast
 from flfast import train
@@ -188,3 +190,25 @@ def test_packed_seeds_are_the_seeds_alone(flfast_run):
         alone = flfast_run(f"seed={seed}", *words, run_dir=f"alone-{seed}")
         packed, one = (torch.load(f / "model.pt") for f in (sweep / str(seed), alone))
         assert all(torch.equal(value, packed[name]) for name, value in one.items())
+
+
+HOOKS = [
+    f"on_{stage}_{when}"
+    for stage in ("validation", "test")
+    for when in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
+]
+
+
+def test_hooks_of_evaluation_get_the_arguments_that_lightning_passes(run, monkeypatch, tmp_path):
+    calls = set()
+    for name in HOOKS:
+        monkeypatch.setattr(
+            modules.Measured, name, lambda _, *args, name=name: calls.add((name, len(args)))
+        )
+    run(modules.Measured, "rounds=1")
+    found, loader = set(calls), DataLoader(TensorDataset(torch.randn(4, 8), torch.arange(4) % 3))
+    calls.clear()
+    trainer = L.Trainer(default_root_dir=tmp_path, logger=False, accelerator="cpu", devices=1)
+    for evaluate in (trainer.validate, trainer.test):
+        evaluate(modules.Measured(), loader, verbose=False)
+    assert found == calls and len(calls) == len(HOOKS)

@@ -75,12 +75,12 @@ def measured(
         for batch_idx, given in enumerate(batches):
             batch = _on_device(model, trainer, given)
             results.batch_size = len(given.targets)
-            hook("batch_start", batch, batch_idx, 0)
+            hook("batch_start", batch, batch_idx)
             model._current_fx_name = step  # noqa: SLF001
             outputs = call_step(model, step, batch, batch_idx)
             if step == "training_step" and (loss := loss_of(outputs)) is not None:
                 model.log("loss", loss.detach())
-            hook("batch_end", outputs, batch, batch_idx, 0)
+            hook("batch_end", outputs, batch, batch_idx)
         hook("epoch_end")
         hook("end")
         found = results.metrics(on_step=False)["callback"]

@@ -11,6 +11,7 @@ from flfast.channel.wire import MalformedError, Message, Positive, read_facts
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.tasks.names import headline, in_order, in_range
+from flfast.tasks.task_type import TaskType
 
 _LARGEST = 1e290
 """Finite values beyond it would overflow in a mean. Those of diverged models are far below."""
@@ -40,27 +41,29 @@ def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
 
 
 def metrics_of(
-    data: FederatedDataModule, client_id: int, message: Message
+    data: FederatedDataModule, task: TaskType, client_id: int, message: Message
 ) -> dict[str, GroupMetrics]:
     """A client's metrics by set, which it has sent; `data` says how many examples it has.
+
+    Those of a user's module have names that the server's own trial knows.
 
     Raises:
         MalformedError: if they are not those of the task, out of their range, or of more examples
             than it has.
     """
     found: dict[str, GroupMetrics] = {}
-    task, targets = data.examples.task_type, data.examples.targets
-    any_names = task.name == "module"  # its metrics are those that it logs there
-    num_targets = targets[0].numel() if task.counts else 1
+    num_targets = data.examples.targets[0].numel() if task.counts else 1
+    logs = task.name == "module"  # of its metrics, a client has those that it logs there
     for name, facts in read_facts(_MetricsFacts, message).sets.items():
-        if not any_names and {*facts.values} != {*task.metrics}:
+        names, known = {*facts.values}, {*task.metrics}
+        if not (names <= known | {"loss"} if logs else names == known):
             raise MalformedError(f"{name}: metrics of another task")
         split = data.splits["val" if name in {"val", "personal_val"} else "test"]
         most = len(split.indices_of(client_id))
         if facts.num_examples > most or facts.weight > facts.num_examples * num_targets:
             raise MalformedError(f"{name}: of more than {most} examples")
         for key, value in facts.values.items():
-            if _LARGEST < abs(value) < math.inf or not (any_names or in_range(key, value)):
+            if _LARGEST < abs(value) < math.inf or not (logs or in_range(key, value)):
                 raise MalformedError(f"{name}: {key} is {value:g}")
         best = headline(facts.values)
         found[name] = GroupMetrics(
@@ -70,7 +73,7 @@ def metrics_of(
             {key: torch.tensor([x], dtype=torch.float64) for key, x in facts.values.items()},
             {},
             best,
-            tuple(in_order(facts.values)) if any_names else (best,),
+            tuple(in_order(facts.values)) if logs else (best,),
         )
     return found
 
