@@ -7,6 +7,7 @@ import sys
 import pytest
 import yaml
 from hydra import initialize_config_dir
+from pages import page as page_text
 from sampling import others_slow
 from tables import rows
 
@@ -41,9 +42,12 @@ def test_every_algorithm_has_a_row_in_the_table_of_its_family(root):
 
 
 def told_defaults():
-    """Settings in the table of decisions.md, `mu: 0.1`, by the letters of an algorithm's name."""
-    page = PAGE.with_name("decisions.md").read_text(encoding="utf-8")
-    part = page.partition("\n### Defaults of algorithms")[2].partition("\n## ")[0]
+    """Settings in the table of defaults, `mu: 0.1`, by the letters of an algorithm's name."""
+    part = (
+        page_text("decisions/algorithms")
+        .partition("\n## Defaults of algorithms")[2]
+        .partition("\n## ")[0]
+    )
     told = {}
     for names, settings in re.findall(r"^\| ([^|]+) \| (`[^|]+) \|", part, flags=re.MULTILINE):
         for name in names.split(", "):
