@@ -21,13 +21,13 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.by_size import by_size
 from flfast.federation.samplers.cyclic import cyclic
-from flfast.federation.samplers.from_file import from_file
 from flfast.federation.samplers.poisson import poisson
 from flfast.federation.samplers.random_size import random_size
 from flfast.federation.samplers.uniform import uniform
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator
 from flfast.state.tree import leaves, tree_map
+from flfast.zoo.federation.samplers.from_file import from_file
 
 SIZED = {"uniform": uniform, "by_size": by_size, "cyclic": cyclic}
 """Samplers with `fraction` and `count`."""

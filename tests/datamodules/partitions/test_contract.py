@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 
 from flfast.datamodules.partitions.dirichlet import dirichlet
 from flfast.datamodules.partitions.iid import iid
-from flfast.datamodules.partitions.inner_dirichlet import inner_dirichlet
 from flfast.datamodules.partitions.pathological import pathological
 from flfast.datamodules.partitions.quantity import quantity
-from flfast.datamodules.partitions.semantic import semantic
 from flfast.datamodules.partitions.shards import shards
-from flfast.datamodules.partitions.sizes import sizes
 from flfast.state.injection import call_with
+from flfast.zoo.datamodules.partitions.inner_dirichlet import inner_dirichlet
+from flfast.zoo.datamodules.partitions.semantic import semantic
+from flfast.zoo.datamodules.partitions.sizes import sizes
 
 CONF = Path(__file__).parents[3] / "conf" / "partition"
 YAMLS = sorted(CONF.glob("*.yaml"))
