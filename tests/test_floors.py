@@ -1,4 +1,7 @@
-"""Imports go down the floors only; torch and Hydra are imported where they are allowed."""
+"""Imports go down the floors only; torch and Hydra are imported where they are allowed.
+
+The streets of the zoo are on the floors of their namesakes.
+"""
 
 import ast
 import subprocess
@@ -27,6 +30,7 @@ FLOORS = (
     {"api"},
     {"doctor", "flower", "conformance"},
 )
+USERS_OF_THE_ZOO = {"flfast.conformance"}  # the command, whose rows are there
 STREET = "files of the street itself"
 FLOORS_OF_STREETS = {
     "algorithms": ({"contract"}, {"kit"}, {STREET}),
@@ -81,6 +85,7 @@ TORCH_FREE = {
     "flfast.output.callbacks.comparison",
     "flfast.output.callbacks.figures",
     "flfast.datamodules.partitions.*",
+    "flfast.zoo.datamodules.partitions.*",
     "flfast.tasks.names",
     "flfast.output.watch.*",
 }
@@ -124,13 +129,19 @@ def imports(path):
             yield from (f"flfast.{a.name}" for a in node.names) if package else [node.module]
 
 
+def in_core(module):
+    """The place in the core that has the floor of a module of the zoo."""
+    return module.replace("flfast.zoo.", "flfast.", 1)
+
+
 def street(module):
-    return module.split(".")[1]
+    return in_core(module).split(".")[1]
 
 
 def room(module):
-    _, here, *rest = module.split(".")
-    return rest[0] if rest and (PACKAGE / here / rest[0]).is_dir() else STREET
+    _, here, *rest = in_core(module).split(".")
+    places = (PACKAGE / here, PACKAGE / "zoo" / here)
+    return rest[0] if rest and any((place / rest[0]).is_dir() for place in places) else STREET
 
 
 def floor(name, floors):
@@ -162,9 +173,24 @@ def test_imports_go_down():
     assert found == []
 
 
-def test_there_are_at_most_seventeen_streets():
-    streets = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"]
-    assert len(streets) <= 17
+def test_nothing_imports_the_zoo():
+    """A `_target_` in conf/ says where an option lives; tests and benchmarks may import it."""
+    users = {
+        name(path)
+        for path in FILES
+        if not name(path).startswith("flfast.zoo.")
+        and any(module.startswith("flfast.zoo") for module in imports(path))
+    }
+    assert users == USERS_OF_THE_ZOO
+
+
+def test_there_are_at_most_seventeen_streets_and_the_zoo_has_no_others():
+    def streets(place):
+        return {path.name for path in place.iterdir() if path.is_dir() and path.name[0] != "_"}
+
+    core = streets(PACKAGE) - {"zoo"}
+    assert len(core) <= 17
+    assert streets(PACKAGE / "zoo") <= core
 
 
 def test_a_file_name_has_one_meaning():
