@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flfast.datamodules
+import flfast.zoo.datamodules
 from flfast.datamodules.mapped import map_array
 from flfast.datamodules.partitions.from_file import from_file
 from flfast.datamodules.sources.image_files import ImageFiles
@@ -37,11 +38,12 @@ def called(node):
 
 
 def functions():
-    root = Path(inspect.getfile(flfast.datamodules)).parent
-    for path in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                yield f"{path.relative_to(root)}: {node.name}", node
+    for package in (flfast.datamodules, flfast.zoo.datamodules):
+        root = Path(inspect.getfile(package)).parent
+        for path in sorted(root.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    yield f"{path.relative_to(root)}: {node.name}", node
 
 
 ALLOWED = {

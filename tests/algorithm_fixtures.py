@@ -15,7 +15,8 @@ from flfast.channel.server_side import ServerSide
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
 
-FOLDER = Path(__file__).parent
+TESTS = Path(__file__).parent
+FOLDERS = {TESTS / "algorithms", TESTS / "zoo" / "algorithms"}
 
 
 # Arguments of which the values are algorithms, or parts of one with equations of their own.
@@ -30,7 +31,7 @@ def pytest_collection_modifyitems(items):
     """
     followed = defaultdict(list)
     for item in items:
-        follows = item.path.parent == FOLDER and "_follow_the_" in item.name
+        follows = item.path.parent in FOLDERS and "_follow_the_" in item.name
         if follows and hasattr(item, "callspec") and item.get_closest_marker("slow") is None:
             followed[item.path, item.originalname].append(item)
     for cases in followed.values():
