@@ -37,7 +37,7 @@ def test_every_algorithm_has_a_row_in_the_table_of_its_family(root):
     }
     assert listed == families
     with initialize_config_dir(str(root / "conf"), version_base="1.3"):
-        for row in table(sorted(families)[::24]).splitlines():
+        for row in table(["fedavg", "ditto", "mime"]).splitlines():
             assert f"\n{row}\n" in TEXT, "run python -m docs.algorithms"
 
 

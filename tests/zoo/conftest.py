@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from sampling import ZOO
+
 HERE = Path(__file__).parent
 SAMPLE = {
-    # Own models, a regulariser, a generator, slices, clusters, two calls, a hypernetwork.
-    *("fedala", "feddyn", "fedgen", "heterofl", "ifca", "mime", "pfedhn"),
+    *ZOO,
     # LoRA; text, masks and users' files; a partition; colluding attackers; an audit; conformance.
     *("lora_sums", "shakespeare", "segmentation_folder", "leaf", "semantic", "collusion"),
     *("label_leakage", "judging"),
@@ -18,5 +19,3 @@ def pytest_collection_modifyitems(session, items):
         sampled = item.path.stem.removeprefix("test_") in SAMPLE
         if HERE in item.path.parents and not sampled and not session.isinitpath(item.path):
             item.add_marker("slow")
-
-
