@@ -184,6 +184,26 @@ def test_nothing_imports_the_zoo():
     assert users == USERS_OF_THE_ZOO
 
 
+def test_what_only_the_zoo_imports_is_in_the_zoo():
+    """Except for options of the core, and what docs/own-algorithms.md has for users' own."""
+    zoo = {path for path in FILES if PACKAGE / "zoo" in path.parents}
+    users = {path for path in FILES if name(path) in USERS_OF_THE_ZOO}
+    by_core = {module for path in {*FILES} - zoo - users for module in imports_or_names(path)}
+    by_zoo = {module for path in zoo for module in imports_or_names(path)}
+    told = [*(PACKAGE.parent / "conf").rglob("*.yaml"), PACKAGE.parent / "docs/own-algorithms.md"]
+    text = "".join(path.read_text(encoding="utf-8") for path in told)
+    alone = {name(path) for path in {*FILES} - zoo} & by_zoo - by_core
+    assert [module for module in alone if module not in text] == []
+
+
+def imports_or_names(path):
+    """Modules that a file imports, and names that it imports from them, which may be modules."""
+    for node in nodes(path):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    yield from imports(path)
+
+
 def test_there_are_at_most_seventeen_streets_and_the_zoo_has_no_others():
     def streets(place):
         return {path.name for path in place.iterdir() if path.is_dir() and path.name[0] != "_"}

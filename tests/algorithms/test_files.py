@@ -71,14 +71,6 @@ def test_a_helper_of_the_kit_has_several_users_and_all_others_are_in_the_algorit
         assert len(users) > 1 or users[0].parent not in algorithms, path.stem
 
 
-def test_a_helper_that_only_the_zoo_uses_is_in_the_zoo():
-    """But for those that docs/own-algorithms.md has for algorithms of users."""
-    told = (ROOT / "docs" / "own-algorithms.md").read_text(encoding="utf-8")
-    for path in (CORE / "kit").glob("[!_]*.py"):
-        users = [user for user in users_of(path) if ROOT / "flfast" / "zoo" not in user.parents]
-        assert users or module_of(path) in told, path.stem
-
-
 def mentions(tree):
     """Modules that a syntax tree imports, and its strings."""
     for node in ast.walk(tree):
