@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import flfast
 from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.page import filled, save_page
 from flfast.output.report.verdict import Verdict
@@ -17,6 +16,7 @@ from flfast.output.results.formats import readable
 from flfast.output.results.history import Row, total
 from flfast.output.results.table import read_history
 from flfast.state.regular_file import read_file, replacing
+from flfast.state.version import __version__
 from flfast.zoo.commands.conformance.judging import ClaimFinding, Judgement, judge
 from flfast.zoo.commands.conformance.row_files import ConformanceRow
 from flfast.zoo.commands.conformance.row_jobs import run_folder, run_rows
@@ -120,7 +120,7 @@ def write_record(
 
 def versions() -> dict[str, str]:
     """Versions of flfast, Python and the packages that compute."""
-    own = {"flfast": flfast.__version__, "python": platform.python_version()}
+    own = {"flfast": __version__, "python": platform.python_version()}
     return {**own, **{name: version(name) for name in _PACKAGES}}
 
 
