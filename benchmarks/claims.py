@@ -15,11 +15,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flfast.commands.conformance.run_measures import crossing
 from flfast.output.results.history import Row, series
 from flfast.output.results.runs import RunRecord, read_jobs
 from flfast.output.results.settings import group_runs
 from flfast.output.results.statistics import mean_interval
+from flfast.zoo.commands.conformance.run_measures import crossing
 
 LOSS, ACCURACY = "global/loss", "global/accuracy"
 TAIL = 20

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import flfast
 from flfast.models.cnn import cnn
 from flfast.models.family import SameFeatures, with_same_features
-from flfast.models.lenet import lenet
 from flfast.models.mlp import mlp
 from flfast.output.results.table import read_history
+from flfast.zoo.models.lenet import lenet
 
 MEMBERS, CLIENTS, DIM, WARM = ("mlp", "cnn", "lenet"), 20, 64, 2
 WORDS = (

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from flfast.commands.conformance.conformance_files import RECORD
-from flfast.commands.conformance.row_files import read_rows
+from flfast.zoo.commands.conformance.conformance_files import RECORD
+from flfast.zoo.commands.conformance.row_files import read_rows
 
 MOST_MINUTES = 0.5
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flfast.commands.conformance.run_measures import crossing
 from flfast.output.results.runs import RunRecord, find_runs
+from flfast.zoo.commands.conformance.run_measures import crossing
 
 GOOD = 1.25
 """Most rounds, as a factor of the paper's, of a row that is ticked."""

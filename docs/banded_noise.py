@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import torch
 
-from flfast.channel.privacy.dp_ftrl import dp_ftrl
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Privacy
 from flfast.state.tree import Tree
+from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
 
 CASES = ((30, 10), (100, 10), (100, 50), (100, 100), (500, 50), (500, 500), (2000, 200))
 """Rounds, rounds of a pass over the clients."""

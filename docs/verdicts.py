@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from docs.families import markdown
-from flfast.commands.conformance.conformance_files import read_record
-from flfast.commands.conformance.row_files import LEVELS, ConformanceRow, read_rows
 from flfast.output.results.formats import readable
+from flfast.zoo.commands.conformance.conformance_files import read_record
+from flfast.zoo.commands.conformance.row_files import LEVELS, ConformanceRow, read_rows
 
 DOCS = Path(__file__).parent
 RECORD = DOCS.parent / "benchmarks" / "results" / "conformance.json"

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flfast.state import quick_torchmetrics
+from flfast.state.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from flfast.api.result import Run
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from flfast.lit.user_module import round_number
 
 __all__ = ["ConfigError", "Run", "RunStopped", "compose", "round_number", "run"]
-__version__ = "0.1.0"
 quick_torchmetrics.install()
 
 _MODULES = {

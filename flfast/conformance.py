@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from flfast import train
-from flfast.commands.conformance.row_files import LEVELS, read_rows
 from flfast.config.errors import ConfigError
 from flfast.config.explain import run_command
 from flfast.output.results.outcome import StoppedError
+from flfast.zoo.commands.conformance.row_files import LEVELS, read_rows
 
 USAGE = """\
 python -m flfast.conformance LEVEL [ROW...] [key=value ...]
@@ -51,7 +51,7 @@ def conformance(words: list[str]) -> int:
     if number != "auto" and not (number.isdecimal() and int(number)):
         raise ConfigError(f"workers={number}: allowed: workers=auto, or a number >= 1")
     workers = number if number == "auto" else int(number)
-    from flfast.commands.conformance.conformance_files import examine_rows
+    from flfast.zoo.commands.conformance.conformance_files import examine_rows
 
     try:
         return examine_rows(rows, Path(options["folder"]), train.run_job, workers=workers)

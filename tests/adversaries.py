@@ -1,22 +1,13 @@
 """Attacks, faults, defences and compressions by name, so that any process can build them."""
 
-from flfast.channel.aggregations.bulyan import bulyan
-from flfast.channel.aggregations.centered_clipping import centered_clipping
-from flfast.channel.aggregations.fltrust import fltrust
-from flfast.channel.aggregations.foolsgold import foolsgold
 from flfast.channel.aggregations.geometric_median import geometric_median
 from flfast.channel.aggregations.krum import krum
 from flfast.channel.aggregations.median import median
 from flfast.channel.aggregations.multi_krum import multi_krum
-from flfast.channel.aggregations.sign_majority import sign_majority
 from flfast.channel.aggregations.trimmed_mean import trimmed_mean
-from flfast.channel.attacks.alie import alie
 from flfast.channel.attacks.attack import choose_attackers
 from flfast.channel.attacks.gaussian import gaussian
-from flfast.channel.attacks.ipm import ipm
 from flfast.channel.attacks.label_flip import label_flip
-from flfast.channel.attacks.min_max import min_max
-from flfast.channel.attacks.scaled import scaled
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
 from flfast.channel.compression.quantize import quantize
@@ -24,6 +15,15 @@ from flfast.channel.compression.sign import sign
 from flfast.channel.compression.topk import topk
 from flfast.channel.faults.simulated import simulated
 from flfast.channel.secure.masks import masks
+from flfast.zoo.channel.aggregations.bulyan import bulyan
+from flfast.zoo.channel.aggregations.centered_clipping import centered_clipping
+from flfast.zoo.channel.aggregations.fltrust import fltrust
+from flfast.zoo.channel.aggregations.foolsgold import foolsgold
+from flfast.zoo.channel.aggregations.sign_majority import sign_majority
+from flfast.zoo.channel.attacks.alie import alie
+from flfast.zoo.channel.attacks.ipm import ipm
+from flfast.zoo.channel.attacks.min_max import min_max
+from flfast.zoo.channel.attacks.scaled import scaled
 
 ROBUST = {
     "median": median(),

@@ -9,6 +9,7 @@ from engine_runs import ran
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from references import Reference, vector
+from sampling import ZOO
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.engines.eager import EagerTraining
@@ -29,6 +30,9 @@ FOLLOWED = {
     "clip_norm": None,
 }
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+CORE = [name for name in NAMES if "flfast.zoo." not in (CONF / f"{name}.yaml").read_text("utf-8")]
+SAMPLE = [*CORE, *ZOO]
+"""What README's test command runs of tests that are about each algorithm."""
 
 
 def algorithm_of(name, model, *, num_clients=3, num_public=6, common=None, **options):

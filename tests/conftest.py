@@ -17,13 +17,15 @@ if sys.dont_write_bytecode:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
+FIXTURES = ("shared_fixtures", "algorithm_fixtures", "source_fixtures")
+
 # No process that imports the first two can be forked; `engines/test_strict_device.py` names them.
 # The others change libraries, which pytest would do again where it looks for examples in them.
 collect_ignore = [
     "strict_device.py",
     "engines/on_strict_device.py",
     "quick_hydra.py",
-    "shared_fixtures.py",
+    *(f"{name}.py" for name in FIXTURES),
 ]
 
 
@@ -34,4 +36,5 @@ def pytest_configure(config):
         import flfast  # noqa: F401 - before Lightning, which then loads few of torchmetrics
 
         gc.disable()  # until all tests are collected: it would walk through them again and again
-        config.pluginmanager.import_plugin("shared_fixtures")
+        for name in FIXTURES:
+            config.pluginmanager.import_plugin(name)

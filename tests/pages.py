@@ -18,6 +18,11 @@ _NEEDS = re.compile(r"^<!-- needs: [^>\n]+ -->\n```.*?^```$", flags=re.MULTILINE
 _COMMAND = re.compile(r"(python3?|srun|torchrun) ")
 
 
+def page_name(path):
+    """A page's path from the repository's root, as the name of a test."""
+    return path.relative_to(ROOT).as_posix()
+
+
 def page(name):
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 

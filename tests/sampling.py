@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+ZOO = ["fedala", "feddyn", "fedgen", "heterofl", "ifca", "mime", "pfedhn"]
+"""Algorithms of the zoo of which README's test command runs the tests, each of another kind:
+own models, a regulariser, a generator, slices, clusters, two calls, a hypernetwork."""
+
 
 def rotating(*axes, every, name=lambda value: getattr(value, "__name__", str(value))):
     """Parameters: each combination of values, all marked slow but one in `every`.

@@ -1,4 +1,7 @@
-"""Imports go down the floors only; torch and Hydra are imported where they are allowed."""
+"""Imports go down the floors only; torch and Hydra are imported where they are allowed.
+
+The streets of the zoo are on the floors of their namesakes.
+"""
 
 import ast
 import subprocess
@@ -27,6 +30,7 @@ FLOORS = (
     {"api"},
     {"doctor", "flower", "conformance"},
 )
+USERS_OF_THE_ZOO = {"flfast.conformance"}  # the command, whose rows are there
 STREET = "files of the street itself"
 PLACEHOLDERS = {"own", "found", "one", "first"}
 PUBLIC_PLACEHOLDERS = {  # arguments in `public_api.txt`
@@ -55,8 +59,8 @@ HYDRA = {
     "flfast.setup.*",
     "flfast.config.*",
     "flfast.commands.sweeps.*",
-    "flfast.commands.conformance.row_files",
-    "flfast.commands.conformance.row_jobs",
+    "flfast.zoo.commands.conformance.row_files",
+    "flfast.zoo.commands.conformance.row_jobs",
     "flfast.output.callbacks.comparison",
     "flfast.output.watch.*",
 }
@@ -70,7 +74,7 @@ TORCH_FREE = {
     "flfast.config.*",
     "flfast.commands.sweeps.*",
     "flfast.conformance",
-    "flfast.commands.conformance.*",
+    "flfast.zoo.commands.conformance.*",
     "flfast.state.options",
     "flfast.state.plan",
     "flfast.checkpoints.folders",
@@ -89,6 +93,7 @@ TORCH_FREE = {
     "flfast.output.callbacks.comparison",
     "flfast.output.callbacks.figures",
     "flfast.datamodules.partitions.*",
+    "flfast.zoo.datamodules.partitions.*",
     "flfast.tasks.names",
     "flfast.output.watch.*",
 }
@@ -132,13 +137,19 @@ def imports(path):
             yield from (f"flfast.{a.name}" for a in node.names) if package else [node.module]
 
 
+def in_core(module):
+    """The place in the core that has the floor of a module of the zoo."""
+    return module.replace("flfast.zoo.", "flfast.", 1)
+
+
 def street(module):
-    return module.split(".")[1]
+    return in_core(module).split(".")[1]
 
 
 def room(module):
-    _, here, *rest = module.split(".")
-    return rest[0] if rest and (PACKAGE / here / rest[0]).is_dir() else STREET
+    _, here, *rest = in_core(module).split(".")
+    places = (PACKAGE / here, PACKAGE / "zoo" / here)
+    return rest[0] if rest and any((place / rest[0]).is_dir() for place in places) else STREET
 
 
 def floor(name, floors):
@@ -170,9 +181,44 @@ def test_imports_go_down():
     assert found == []
 
 
-def test_there_are_at_most_seventeen_streets():
-    streets = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"]
-    assert len(streets) <= 17
+def test_nothing_imports_the_zoo():
+    """A `_target_` in conf/ says where an option lives; tests and benchmarks may import it."""
+    users = {
+        name(path)
+        for path in FILES
+        if not name(path).startswith("flfast.zoo.")
+        and any(module.startswith("flfast.zoo") for module in imports(path))
+    }
+    assert users == USERS_OF_THE_ZOO
+
+
+def test_what_only_the_zoo_imports_is_in_the_zoo():
+    """Except for options of the core, and what docs/own-algorithms.md has for users' own."""
+    zoo = {path for path in FILES if PACKAGE / "zoo" in path.parents}
+    users = {path for path in FILES if name(path) in USERS_OF_THE_ZOO}
+    by_core = {module for path in {*FILES} - zoo - users for module in imports_or_names(path)}
+    by_zoo = {module for path in zoo for module in imports_or_names(path)}
+    told = [*(PACKAGE.parent / "conf").rglob("*.yaml"), PACKAGE.parent / "docs/own-algorithms.md"]
+    text = "".join(path.read_text(encoding="utf-8") for path in told)
+    alone = {name(path) for path in {*FILES} - zoo} & by_zoo - by_core
+    assert [module for module in alone if module not in text] == []
+
+
+def imports_or_names(path):
+    """Modules that a file imports, and names that it imports from them, which may be modules."""
+    for node in nodes(path):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    yield from imports(path)
+
+
+def test_there_are_at_most_seventeen_streets_and_the_zoo_has_no_others():
+    def streets(place):
+        return {path.name for path in place.iterdir() if path.is_dir() and path.name[0] != "_"}
+
+    core = streets(PACKAGE) - {"zoo"}
+    assert len(core) <= 17
+    assert streets(PACKAGE / "zoo") <= core
 
 
 def test_a_file_name_has_one_meaning():
@@ -223,8 +269,8 @@ def test_the_package_itself_imports_no_other_package():
     assert found == {"importlib", "typing"}
     program = "import flfast, sys; print(*(name for name in sys.modules if 'flfast.' in name))"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    own = ["flfast.state", "flfast.state.quick_torchmetrics"]
-    assert sorted(process.stdout.split()) == own
+    names = ["state", "state.quick_torchmetrics", "state.version"]
+    assert sorted(process.stdout.split()) == [f"flfast.{name}" for name in names]
 
 
 def test_hydra_is_imported_only_where_allowed():

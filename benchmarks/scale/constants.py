@@ -24,7 +24,7 @@ from flfast.datamodules.splits import ClientIndices
 from flfast.distributed.assignment import assign_cohort
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import ALONE, World, common_spec
-from flfast.engines.engine import Engine, Trained
+from flfast.engines.reports import Trained, exchange
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.federation.sampling import Sampling
@@ -118,8 +118,8 @@ def exchange_s() -> float:
     def read(num: int) -> float:
         clients = cohort_of(num)
         pickled = pickle.dumps(reports_of(clients), _PROTOCOL)
-        sort = Engine._exchange  # noqa: SLF001 - what ranks do with reports, without a network
-        return seconds(lambda: sort(ALONE, pickle.loads(pickled), MeanReduction(), clients))
+        reports = partial(pickle.loads, pickled)  # what ranks do with them, without a network
+        return seconds(lambda: exchange(ALONE, reports(), MeanReduction(), clients))
 
     return slope(read, 10**3, 10**5)
 

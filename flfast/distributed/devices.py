@@ -2,8 +2,8 @@
 
 import torch
 
-import flfast
 from flfast.state.machine import cpu_name, num_cores
+from flfast.state.version import __version__
 
 Devices = int | str | list[int]
 
@@ -50,4 +50,4 @@ def hardware() -> str:
     """One line with the hardware and versions that speed, memory and rounding depend on."""
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     parts = [cpu_name(), *(f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in gpus)]
-    return ", ".join([*parts, f"torch {torch.__version__}", f"flfast {flfast.__version__}"])
+    return ", ".join([*parts, f"torch {torch.__version__}", f"flfast {__version__}"])

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, field_validator
 from torch.utils._pytree import tree_leaves
 
-import flfast
 from flfast.channel.wire import Count, Message, dtype_of, read_facts, readable
 from flfast.checkpoints.folders import checkpoint_folders, round_of
 from flfast.config.errors import ConfigError
@@ -35,6 +34,7 @@ from flfast.setup.learner import learner_of
 from flfast.setup.optimized_metric import without_auto
 from flfast.setup.plans import build_plans
 from flfast.state.config_keys import flat, influence
+from flfast.state.version import __version__
 
 PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
 """Keys that are each client's own: where its examples lie."""
@@ -159,7 +159,7 @@ def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> M
     """The greeting of a client."""
     found = Greeting(
         client=client_id,
-        flfast=flfast.__version__,
+        flfast=__version__,
         settings=fingerprint(config),
         examples=schema_of(data.examples),
         sizes={name: len(split.indices) for name, split in data.splits.items()},
@@ -182,7 +182,7 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
             f"node {node}: client-id={found.client}; allowed with {num_clients} clients: 0 to "
             f"{num_clients - 1}"
         )
-    _same(where, "flfast", found.flfast, flfast.__version__)
+    _same(where, "flfast", found.flfast, __version__)
     _same(where, "splits", sorted(found.sizes), sorted(SPLITS))
     _same_settings(where, found.settings, fingerprint(config))
     return found

@@ -9,7 +9,6 @@ import lightning as L
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-import flfast
 from flfast.checkpoints.compatibility import digest
 from flfast.checkpoints.contents import first_states
 from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders, find_checkpoints
@@ -29,6 +28,7 @@ from flfast.setup.plans import build_plans
 from flfast.state.config_keys import keys_with
 from flfast.state.environment import integer
 from flfast.state.tree import Tree
+from flfast.state.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ def checkpoint_keeper(
             "data": fingerprint(site.data),
             "machine": hardware(),
             "versions": {
-                "flfast": flfast.__version__,
+                "flfast": __version__,
                 "torch": torch.__version__,
                 "lightning": L.__version__,
             },

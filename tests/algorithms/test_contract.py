@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from algorithms_by_name import NAMES, SAMPLE
 from engine_runs import engine_of, ran
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from sampling import others_slow
+from sampling import ZOO, others_slow
 from torch import nn
 
 from flfast.channel.aggregations.multi_krum import multi_krum
@@ -30,7 +31,6 @@ from flfast.state.vector import vector_sizes
 from flfast.state.weights import read_weights
 
 CONF = Path(__file__).parents[2] / "conf"
-NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 # Unequal sizes; BatchNorm refuses batches of one example.
 SIZES = {"linear": (9, 1, 4, 6, 3), "mlp": (9, 1, 4, 6, 3), "own_batchnorm": (9, 4, 4, 6, 5)}
 MODELS = {
@@ -211,7 +211,7 @@ class NaNExamples:
             data.examples.inputs[data.train_clients.indices_of(k)] = torch.nan
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[8::36]))
+@pytest.mark.parametrize("name", others_slow(NAMES, SAMPLE))
 def test_diverged_clients_are_rejected_counted_and_named_and_keep_their_states(
     federation_of, name, caplog
 ):
@@ -233,7 +233,7 @@ def trained_once(federation):
     return federation.engine.train(server, range(5), plan, on_client=lambda report: None)
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::16]))
+@pytest.mark.parametrize("name", others_slow(NAMES, SAMPLE))
 def test_a_client_that_learns_nothing_uploads_zeros(federation_of, name, sent_uploads):
     trained_once(federation_of(name, smallest(name), lr=0.0))
     assert len(sent_uploads) == 5
@@ -241,7 +241,7 @@ def test_a_client_that_learns_nothing_uploads_zeros(federation_of, name, sent_up
         torch.testing.assert_close(value, torch.zeros_like(value), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::16]))
+@pytest.mark.parametrize("name", others_slow(NAMES, SAMPLE))
 def test_every_algorithm_combines_with_attacks_and_robust_aggregation(federation_of, name):
     federation = federation_of(name, smallest(name))
     federation.engine.channel = Channel(
@@ -314,7 +314,7 @@ def movements(federation):
     ]
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::36]))
+@pytest.mark.parametrize("name", others_slow(NAMES, SAMPLE))
 def test_precision_is_kept_everywhere_and_only_rounds(federation_of, name, monkeypatch):
     """A run in double precision has no leaf in single precision, and one in single agrees.
 
@@ -345,7 +345,7 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[1::36]))
+@pytest.mark.parametrize("name", others_slow(NAMES, SAMPLE))
 def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation_of, name):
     def federation(batching):
         return federation_of(name, smallest(name), batching=batching, rounds=2)
@@ -364,7 +364,7 @@ def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation
                 engine_of(cut, training).choose(cut.plans(1, []))
 
 
-@pytest.mark.parametrize("names", others_slow([NAMES[::32], NAMES], [NAMES[::32]]), ids=len)
+@pytest.mark.parametrize("names", others_slow([ZOO, NAMES], [ZOO]), ids=len)
 def test_two_ranks_give_the_numbers_of_one(federation_of, in_world, names):
     def finals(**options):
         return {

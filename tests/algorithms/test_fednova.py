@@ -12,11 +12,11 @@ from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fednova import fednova
 from flfast.algorithms.kit.local_sgd import gradient_weight
 from flfast.channel.attacks.gaussian import gaussian
-from flfast.channel.attacks.scaled import scaled
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
 from flfast.channel.sent import Sender
 from flfast.state.vector import clipped
+from flfast.zoo.channel.attacks.scaled import scaled
 
 SGD = {"momentum": 0.0, "nesterov": False}
 HEAVY_BALL = {"momentum": 0.6, "nesterov": False}

@@ -11,7 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
-FOLDER = ROOT / "flfast" / "algorithms"
+CORE, ZOO = ROOT / "flfast" / "algorithms", ROOT / "flfast" / "zoo" / "algorithms"
 # They implement the baselines `mode=centralized` and `mode=local_only`.
 KNOWN = {
     ("fedavg", "setup/build.py"),
@@ -24,12 +24,22 @@ AMBIGUOUS = {"local"}  # also a view of evaluation and a policy of BatchNorm
 @pytest.mark.parametrize("name", NAMES)
 def test_a_yaml_targets_the_function_of_the_same_name(name):
     config = yaml.safe_load((ROOT / "conf" / "algorithm" / f"{name}.yaml").read_text("utf-8"))
-    assert config["_target_"] == f"flfast.algorithms.{name}.{name}"
+    assert config["_target_"] == f"{module_of(file_of(name))}.{name}"
+
+
+def file_of(name):
+    """The Python file of an algorithm, in the core or in the zoo."""
+    (path,) = (path for path in (CORE / f"{name}.py", ZOO / f"{name}.py") if path.exists())
+    return path
+
+
+def module_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def code_lines(name):
     """Lines without the docstring of paper and equations."""
-    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    text = file_of(name).read_text(encoding="utf-8")
     return len(text.splitlines()) - ast.parse(text).body[0].end_lineno
 
 
@@ -45,14 +55,20 @@ def said_in_package():
     return {path: set(mentions(ast.parse(path.read_text(encoding="utf-8")))) for path in paths}
 
 
-def test_a_helper_of_the_kit_has_several_users_and_all_others_are_in_the_algorithm_itself():
+def users_of(path):
+    """Files of the package that import a module."""
+    module = module_of(path)
+    return [user for user, said in said_in_package().items() if module in said]
+
+
+@pytest.mark.parametrize("folder", [CORE, ZOO], ids=["core", "zoo"])
+def test_a_helper_of_the_kit_has_several_users_and_all_others_are_in_the_algorithm_itself(folder):
     """One with a single user is part of that algorithm; `setup` uses helpers for all of them."""
-    others = {path.stem for path in FOLDER.glob("*.py")} - {*NAMES, "__init__"}
-    assert others == set()
-    for path in (FOLDER / "kit").glob("[!_]*.py"):
-        module = f"flfast.algorithms.kit.{path.stem}"
-        users = [user for user, said in said_in_package().items() if module in said]
-        assert len(users) > 1 or users[0].parent not in {FOLDER, FOLDER / "kit"}, path.stem
+    assert {path.stem for path in folder.glob("*.py")} <= {*NAMES, "__init__"}
+    for path in (folder / "kit").glob("[!_]*.py"):
+        users = users_of(path)
+        algorithms = {CORE, ZOO, CORE / "kit", ZOO / "kit"}
+        assert len(users) > 1 or users[0].parent not in algorithms, path.stem
 
 
 def mentions(tree):
@@ -69,10 +85,10 @@ def mentions(tree):
 
 def test_no_other_python_file_mentions_an_algorithm():
     found = set()
-    for path, said in said_in_package().items():
-        for name in NAMES:
-            own = path == FOLDER / f"{name}.py"
+    for name in NAMES:
+        own = file_of(name)
+        for path, said in said_in_package().items():
             is_named = name in said and name not in AMBIGUOUS
-            if not own and (is_named or f"flfast.algorithms.{name}" in said):
+            if path != own and (is_named or module_of(own) in said):
                 found.add((name, path.relative_to(ROOT / "flfast").as_posix()))
     assert found <= KNOWN

@@ -17,13 +17,13 @@ from flfast.channel.faults.simulated import simulated
 from flfast.checkpoints.contents import check_server
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.federation.selections.oort import oort
 from flfast.federation.selections.power_of_choice import power_of_choice
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
 from flfast.state.tree import num_bytes
 from flfast.state.weights import read_weights
+from flfast.zoo.federation.selections.oort import oort
 
 SIZES = (3, 8, 1, 6, 5, 9)
 OPTIONS = {"exploration": 0.9, "decay": 0.7, "min_exploration": 0.2, "cutoff": 0.8, "clip": 0.6}

@@ -12,12 +12,12 @@ from flfast.algorithms.fedadagrad import fedadagrad
 from flfast.algorithms.fedadam import fedadam
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedavgm import fedavgm
-from flfast.algorithms.feddyn import feddyn
 from flfast.algorithms.fednova import fednova
 from flfast.algorithms.fedopt import fedopt
 from flfast.algorithms.fedyogi import fedyogi
 from flfast.algorithms.scaffold import scaffold
 from flfast.engines.eager import EagerTraining
+from flfast.zoo.algorithms.feddyn import feddyn
 
 PARTIAL = {"fraction": 0.6, "count": None, "dropout": 0.3}
 ADAM = {"server_lr": 0.05, "beta1": 0.9, "beta2": 0.99, "tau": 0.01}

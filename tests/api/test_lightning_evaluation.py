@@ -1,5 +1,6 @@
 """Evaluation of LightningModules: it leaves nothing behind, and measures what is logged alone."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import lightning as L
@@ -183,7 +184,9 @@ def test_what_real_clients_measure_is_what_a_simulation_would(told):
         message_of_metrics({"local": part_of_groups(expected, torch.tensor([k]))})
         for k in range(num)
     ]
-    sent = [metrics_of(data, k, unpack(pack(message))) for k, message in enumerate(answers)]
+    names = tuple({name for values in told for name in values})
+    task = replace(MODULE, logged=((), (), names))
+    sent = [metrics_of(data, task, k, unpack(pack(message))) for k, message in enumerate(answers)]
     found = joined_metrics([answer["local"] for answer in sent])
     assert summary(found) == pytest.approx(summary(expected), nan_ok=True)
     assert (found.headline, found.spread) == (expected.headline, expected.spread)

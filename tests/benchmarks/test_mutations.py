@@ -8,7 +8,7 @@ import pytest
 from pages import ROOT
 
 from benchmarks.mutations import MUTATIONS, _Mutated
-from flfast.commands.conformance.row_files import read_rows
+from flfast.zoo.commands.conformance.row_files import read_rows
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

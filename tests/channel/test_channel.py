@@ -8,7 +8,6 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Finished
 from flfast.algorithms.contract.uploads import Part
 from flfast.channel.attacks.gaussian import gaussian
-from flfast.channel.attacks.scaled import scaled
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
 from flfast.channel.client_side import ClientSide
@@ -23,6 +22,7 @@ from flfast.channel.server_side import ServerSide
 from flfast.engines.delivery import Delivery
 from flfast.state.tree import leaves
 from flfast.state.vector import learned_norm
+from flfast.zoo.channel.attacks.scaled import scaled
 
 UPLOAD = {"params": {"w": torch.tensor([3.0, 4.0]), "b": torch.tensor(0.0)}, "c": torch.ones(2)}
 

@@ -11,13 +11,13 @@ from solving import BATCH, CLIENTS, PLAIN, SINGLE, Way, assert_same, solve
 
 from flfast.algorithms.contract.uploads import Part
 from flfast.channel.aggregations.aggregation import MEAN
-from flfast.channel.aggregations.centered_clipping import centered_clipping
-from flfast.channel.aggregations.fltrust import fltrust
 from flfast.channel.aggregations.krum import krum
 from flfast.channel.aggregations.median import median
 from flfast.channel.reduction import reduction_for
 from flfast.channel.row_reduction import Basis, RowReduction, last_layer
 from flfast.distributed.world import ALONE
+from flfast.zoo.channel.aggregations.centered_clipping import centered_clipping
+from flfast.zoo.channel.aggregations.fltrust import fltrust
 
 # Another engine and another world at once; what is special about others, once each.
 WAYS = {

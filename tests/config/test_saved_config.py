@@ -142,7 +142,8 @@ def test_what_the_user_names_is_built(folder):
     ],
 )
 def test_arguments_that_other_libraries_may_run_are_refused(folder, option, words):
-    node = {"_target_": f"flfast.models.{option}_model.{option}_model", "name": "x", **words}
+    target = OmegaConf.load(Path(CONF, "model", f"{option}.yaml"))["_target_"]
+    node = {"_target_": target, "name": "x", **words}
     with pytest.raises(ConfigError, match=f"model.{next(iter(words))}=.*another library"):
         read_config(folder(put("model", node)))
     read_config(folder(put("model", node)), [node["_target_"]])

@@ -93,7 +93,10 @@ def test_every_algorithm_passes_the_check(root):
 
 
 def test_every_file_of_a_mirrored_package_has_its_config(root):
-    """conf/algorithm/fedprox.yaml is flfast/algorithms/fedprox.py; adding one edits nothing."""
+    """conf/algorithm/fedprox.yaml is flfast/algorithms/fedprox.py; adding one edits nothing.
+
+    The file may be in the zoo, in a folder of the same name.
+    """
     mirrored = {
         "adapter": "models/adapters",
         "aggregation": "channel/aggregations",
@@ -118,7 +121,8 @@ def test_every_file_of_a_mirrored_package_has_its_config(root):
                 "family_"
             ):  # settings of `family`
                 continue
-            module = OmegaConf.load(path)["_target_"].rpartition(".")[0]
+            target = OmegaConf.load(path)["_target_"].replace("flfast.zoo.", "flfast.")
+            module = target.rpartition(".")[0]
             own = f"flfast.{package.replace('/', '.')}.{path.stem}"
             # A file named as the library that it imports would confuse.
             folder = own.rpartition(".")[0]

@@ -14,8 +14,9 @@ from torch.utils.data import Dataset
 
 from flfast.api.own_data import read_data
 from flfast.datamodules.missing import missing_rows
-from flfast.datamodules.sources import conversations, hf, npz, series, tabular
+from flfast.datamodules.sources import hf, npz, tabular
 from flfast.datamodules.value_names import number_names
+from flfast.zoo.datamodules.sources import conversations, series
 
 SPELLINGS = [
     *("1.1", "1.10", "1.2", "001", "01", "1", "7", "7.0", "1e3", "10e2", "1000"),

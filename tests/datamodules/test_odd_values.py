@@ -17,7 +17,7 @@ from flfast.api.own_data import read_data
 from flfast.config.errors import ConfigError
 from flfast.datamodules.number_range import as_float32, check_finite, unusable_number
 from flfast.datamodules.sources.npz import npz
-from flfast.datamodules.sources.text_folder import text_folder
+from flfast.zoo.datamodules.sources.text_folder import text_folder
 
 NUM = 30
 ROWS = st.integers(0, NUM - 1)

@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 
 import flfast.datamodules
+import flfast.zoo.datamodules
 from flfast.datamodules.mapped import map_array
 from flfast.datamodules.partitions.from_file import from_file
-from flfast.datamodules.sources.camelyon17 import _read_table
-from flfast.datamodules.sources.conversation_files import read_conversations
 from flfast.datamodules.sources.image_files import ImageFiles
-from flfast.datamodules.sources.leaf_files import leaf_users
 from flfast.datamodules.sources.mnist import read_idx
-from flfast.datamodules.sources.numeric_pickle import load_arrays
-from flfast.datamodules.sources.pamap2 import read_number_table
-from flfast.datamodules.sources.pfllib import pfllib
 from flfast.datamodules.sources.table_files import read_table
-from flfast.datamodules.sources.text_folder import _read
 from flfast.state.regular_file import require_file
 from flfast.state.weights import read_state_dict
+from flfast.zoo.datamodules.sources.camelyon17 import _read_table
+from flfast.zoo.datamodules.sources.conversation_files import read_conversations
+from flfast.zoo.datamodules.sources.leaf_files import leaf_users
+from flfast.zoo.datamodules.sources.numeric_pickle import load_arrays
+from flfast.zoo.datamodules.sources.pamap2 import read_number_table
+from flfast.zoo.datamodules.sources.pfllib import pfllib
+from flfast.zoo.datamodules.sources.text_folder import _read
 
 OPENING = {"open", "read_text", "read_bytes", "load", "loadtxt", "genfromtxt", "memmap", "ZipFile"}
 CHECKING = {"require_file", "read_text", "read_file", "open_gzip", "check_archive", "check_csv"}
@@ -37,11 +38,12 @@ def called(node):
 
 
 def functions():
-    root = Path(inspect.getfile(flfast.datamodules)).parent
-    for path in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                yield f"{path.relative_to(root)}: {node.name}", node
+    for package in (flfast.datamodules, flfast.zoo.datamodules):
+        root = Path(inspect.getfile(package)).parent
+        for path in sorted(root.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    yield f"{path.relative_to(root)}: {node.name}", node
 
 
 ALLOWED = {

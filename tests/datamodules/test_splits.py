@@ -12,11 +12,9 @@ from flfast.datamodules.examples import Examples
 from flfast.datamodules.partitions.dirichlet import dirichlet
 from flfast.datamodules.partitions.from_file import from_file
 from flfast.datamodules.partitions.iid import iid
-from flfast.datamodules.partitions.inner_dirichlet import inner_dirichlet
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.partitions.pathological import pathological
 from flfast.datamodules.partitions.quantity import quantity
-from flfast.datamodules.partitions.semantic import semantic
 from flfast.datamodules.partitions.shards import shards
 from flfast.datamodules.splits import (
     Split,
@@ -28,6 +26,8 @@ from flfast.datamodules.splits import (
 )
 from flfast.datamodules.transforms import BatchTransform
 from flfast.state.randomness import generator
+from flfast.zoo.datamodules.partitions.inner_dirichlet import inner_dirichlet
+from flfast.zoo.datamodules.partitions.semantic import semantic
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=60)
 

@@ -1,4 +1,7 @@
-"""A path of the repository in backticks exists, on every page and in every file of code."""
+"""A path of the repository in backticks exists, on every page and in every file of code.
+
+Pages write it from the root of the repository; comments may leave out folders above.
+"""
 
 import os
 import re
@@ -6,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 import pytest
-from pages import PAGES, ROOT, named_files
+from pages import PAGES, ROOT, named_files, page, page_name
 
 FOLDERS = (
     *("flfast", "conf", "docs", "tests", "benchmarks", "notebooks", "hydra_plugins"),
@@ -24,6 +27,7 @@ OF_OTHERS = {
     ".hydra/hydra.yaml": "in a run's folder",
     ".hydra/overrides.yaml": "in a run's folder",
     "hydra.yaml": "in a run's folder",
+    "configs/paths/default.yaml": "in a project of lightning-hydra-template's shape",
     "optimization_results.yaml": "in a search's folder",
 }
 
@@ -41,6 +45,9 @@ def entries():
 ENTRIES = [*entries()]
 
 
+STREETS = {path.name for path in (ROOT / "flfast").iterdir() if path.is_dir()}
+
+
 def alternatives(word):
     """`state/{tree,stack}.py` is two paths; NAME in capitals stands for any name."""
     braces = re.search(r"\{([^{}]*)\}", word)
@@ -55,29 +62,37 @@ def is_path(word):
     if not re.fullmatch(r"[\w./*-]+", word) or word in OF_OTHERS:
         return False
     name = word.rstrip("/").rpartition("/")[2]
-    return ("." in name and name.rpartition(".")[2] in SUFFIXES) or (
-        word.partition("/")[0] in FOLDERS and "/" in word
+    top, _, below = word.partition("/")
+    return (
+        ("." in name and name.rpartition(".")[2] in SUFFIXES)
+        or (top in FOLDERS and "/" in word)
+        or (top in STREETS and below.endswith("/"))
     )
 
 
-def missing(text):
-    """Paths of a page that are not there. Folders above may be left out: `state/tree.py`."""
+def missing(text, above="*/"):
+    """Paths of a text that are not there.
+
+    Args:
+        text: a page, or a file of code.
+        above: what may stand before a path: any folders, or only "/", the repository's root.
+    """
     words = (path for word in CODE.findall(text) for path in alternatives(word))
     own = [f"/{path}" for path in named_files(text)]
     return [
         word
         for word in dict.fromkeys(words)
         if is_path(word)
-        and not any(fnmatch(path, f"*/{word.rstrip('/')}") for path in (*ENTRIES, *own))
+        and not any(fnmatch(path, f"{above}{word.rstrip('/')}") for path in (*ENTRIES, *own))
     ]
 
 
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which tells of files of the past
 
 
-@pytest.mark.parametrize("page", NOW, ids=lambda page: page.name)
-def test_paths_in_backticks_exist(page):
-    assert missing(page.read_text(encoding="utf-8")) == []
+@pytest.mark.parametrize("page", NOW, ids=page_name)
+def test_paths_of_pages_exist_and_begin_at_the_root(page):
+    assert missing(page.read_text(encoding="utf-8"), above="/") == []
 
 
 TEXTS = {".py", ".pyi", ".yaml", ".yml", ".cpp", ".h", ".ipynb", ""}  # "": the scripts of .ci/
@@ -103,7 +118,7 @@ def misplaced(text):
             yield f"{name} in {path}"
 
 
-@pytest.mark.parametrize("page", NOW, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", NOW, ids=page_name)
 def test_names_are_in_the_files_that_a_page_names(page):
     assert [*misplaced(page.read_text(encoding="utf-8"))] == []
 
@@ -115,11 +130,12 @@ def test_a_name_that_is_elsewhere_is_found():
 
 def test_the_place_of_the_auc_is_said_with_a_name():
     """A file alone cannot be compared with what is there, and was another one three times."""
-    (text,) = (page.read_text("utf-8") for page in NOW if page.name == "decisions.md")
-    (place,) = re.findall(r"AUC by client is our own\*\* (.*)", text)
+    (place,) = re.findall(r"AUC by client is our own\*\* (.*)", page("decisions/tasks"))
     assert IN_A_FILE.findall(place)
 
 
 def test_a_path_that_is_not_there_is_found():
     text = "`state/{tree,free}.py` `conf/model/NAME.yaml` `lit/reused_trainer.py` `a/b` `model.pt`"
     assert missing(text) == ["state/free.py", "lit/reused_trainer.py"]
+    text = "`flfast/state/tree.py` `state/stack.py` `state/native/` `state/`"
+    assert missing(text, above="/") == ["state/stack.py", "state/native/"]

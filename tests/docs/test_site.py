@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from pages import PAGES, ROOT, first_job, trainings
+from pages import PAGES, ROOT, first_job, page_name, trainings
 
 import flfast
 from docs import reference
@@ -86,7 +86,7 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in names}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
 def test_links_lead_to_files_and_headings_that_exist(path):
     for link in LINK.findall(path.read_text(encoding="utf-8")):
         place, _, anchor = link.partition("#")

@@ -4,7 +4,7 @@ import pytest
 from pages import ROOT
 
 from docs import verdicts
-from flfast.commands.conformance.row_files import LEVELS, read_rows
+from flfast.zoo.commands.conformance.row_files import LEVELS, read_rows
 
 
 @pytest.fixture(scope="module")

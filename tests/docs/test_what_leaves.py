@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from algorithms_by_name import SAMPLE
 
 from docs.disclosures import labels_in, others_in, weight
 from docs.families import families
@@ -27,7 +28,7 @@ def test_every_algorithm_and_table_is_on_the_page():
     text, names = PAGE.read_text(encoding="utf-8"), sorted(families())
     lines = text.splitlines()
     assert all(any(line.startswith(f"| `{name}` | ") for line in lines) for name in names)
-    for made in (table(names[::8]), sent_table(), greeting_table(), metrics_table()):
+    for made in (table(SAMPLE), sent_table(), greeting_table(), metrics_table()):
         for line in made.splitlines():
             assert line in lines, "run python -m docs.what_leaves"
 

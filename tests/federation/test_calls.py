@@ -20,10 +20,10 @@ from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
-from flfast.federation.selections.oort import oort
 from flfast.federation.selections.power_of_choice import power_of_choice
 from flfast.state.plan import Batching
 from flfast.state.tree import add
+from flfast.zoo.federation.selections.oort import oort
 
 SIZES, NUM_SERVER = (7, 3, 5), 9
 PLAIN = Algorithm(name="training on the server")

@@ -6,7 +6,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 import torch
-from algorithms_by_name import NAMES, federation_of, run
+from algorithms_by_name import NAMES, SAMPLE, federation_of, run
 from engine_runs import mlp, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,13 +21,13 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.by_size import by_size
 from flfast.federation.samplers.cyclic import cyclic
-from flfast.federation.samplers.from_file import from_file
 from flfast.federation.samplers.poisson import poisson
 from flfast.federation.samplers.random_size import random_size
 from flfast.federation.samplers.uniform import uniform
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator
 from flfast.state.tree import leaves, tree_map
+from flfast.zoo.federation.samplers.from_file import from_file
 
 SIZED = {"uniform": uniform, "by_size": by_size, "cyclic": cyclic}
 """Samplers with `fraction` and `count`."""
@@ -298,7 +298,7 @@ def test_without_clients_the_model_stays_on_two_ranks(
     assert set(in_world(2, work).values()) == {"done"}
 
 
-@pytest.mark.parametrize("name", others_slow(NAMES, NAMES[::4]))
+@pytest.mark.parametrize("name", others_slow(NAMES, SAMPLE))
 def test_without_clients_no_algorithm_changes(make_data, make_federation, name, caplog):
     federation = federation_of(make_data, make_federation, name, mlp())
     federation.sampler = partial(poisson, **NOBODY)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.federation.selections.oort import exploit, exploited_and_explored, scores
 from flfast.federation.selections.power_of_choice import largest_losses
+from flfast.zoo.federation.selections.oort import exploit, exploited_and_explored, scores
 
 LOSSES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.5000001, 2.0, 1e9]), min_size=1, max_size=12)
 UTILITIES = st.lists(st.floats(0, 1e6), min_size=1, max_size=12)

@@ -85,7 +85,7 @@ def test_a_modules_tables_have_what_it_logs_also_when_it_goes_on(run):
 def test_its_report_and_evaluation_have_them(run):
     folder = run("evaluated", "rounds=1")
     page = (folder / "report.html").read_text()
-    assert all(name in page for name in ("global/acc", "val/f 1.x/y", "Clients up to acc"))
+    assert all(name in page for name in ("global/acc", "val/f 1.x/y", "Clients up to f 1.x/y"))
     found = flfast.Run(folder, model=Module())
     assert {*found.evaluate("split=val")} == {f"val/f 1.x/y{e}" for e in ("", "_std", "_worst10")}
     row = read_history(folder / "metrics.csv")[-1]

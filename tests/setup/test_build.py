@@ -47,7 +47,7 @@ def test_functions_of_users_load_on_every_rank_unless_they_download(root):
     assert isinstance(load_for_node(config, NOTHING), Examples)
     assert load_for_node(config, Own(data=own_source)) is None
     target = f"{__name__}.own_source"
-    copied.data = {"_target_": "flfast.datamodules.sources.copies.copies", "source": {}}
+    copied.data = {"_target_": "flfast.zoo.datamodules.sources.copies.copies", "source": {}}
     copied.data.source = {"_target_": target}
     assert load_for_node(copied, NOTHING) is None
     config.data = {"_target_": target, "_partial_": True}

@@ -13,12 +13,12 @@ import psutil
 import torch
 import torch.distributed as dist
 
-import flfast
 from flfast.distributed.launcher import RankDiedError, on_ranks
 from flfast.distributed.process_group import enter
 from flfast.engines.fused.graph.executor import choice, wanted
 from flfast.state.machine import cpu_name, num_cores
 from flfast.state.native.compiler import loaded, missing
+from flfast.state.version import __version__
 
 Result = tuple[bool | None, str]
 
@@ -32,7 +32,7 @@ _PACKAGES = ("torch", "torchvision", "lightning", "hydra-core")
 def versions() -> str:
     """Versions of flfast, Python and the main dependencies."""
     found = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
-    return f"flfast {flfast.__version__}, Python {platform.python_version()}, {found}"
+    return f"flfast {__version__}, Python {platform.python_version()}, {found}"
 
 
 def processors() -> str:

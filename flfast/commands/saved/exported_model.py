@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
-import flfast
 from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
@@ -31,6 +30,7 @@ from flfast.setup.build_models import build_model
 from flfast.setup.user_code import named
 from flfast.state.messages import first_line
 from flfast.state.regular_file import make_folder, replacing
+from flfast.state.version import __version__
 from flfast.state.weights import load_weights, model_weights, read_weights, write_weights
 
 _ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
@@ -223,7 +223,7 @@ def _describe(
     if mean is not None and std is not None:
         steps.append(f"minus {list(mean)}, divided by {list(std)}")
     return {
-        "flfast": flfast.__version__,
+        "flfast": __version__,
         "algorithm": run.learner.module.algorithm.name,
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",

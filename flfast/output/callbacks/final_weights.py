@@ -8,12 +8,12 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-import flfast
 from flfast.federation.loop import Federation
 from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
 from flfast.state.options import NonNegativeInt
 from flfast.state.tensor_file import write_safetensors, write_tensors
+from flfast.state.version import __version__
 from flfast.state.weights import model_weights, write_weights
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class FinalWeights(Callback):
         data = federation.data
         return {
             "format": "pt",  # as libraries that load weights by this key expect
-            "flfast": flfast.__version__,
+            "flfast": __version__,
             "algorithm": federation.algorithm.name,
             "model": self._model or type(federation.engine.site.model).__name__,
             "input_shape": json.dumps(data.examples.input_shape),

@@ -4,7 +4,7 @@ import torch
 from benchmarks.building import load_examples
 from benchmarks.peers.pfllib import write_dataset
 from benchmarks.workload import Workload
-from flfast.datamodules.sources.pfllib import pfllib
+from flfast.zoo.datamodules.sources.pfllib import pfllib
 
 UNEVEN = Workload(
     "tiny",

@@ -12,8 +12,8 @@ from sampling import others_slow
 from tied import generators, rounded_otherwise, tied
 
 from flfast.channel.aggregations.aggregation import Known, Layout
-from flfast.channel.aggregations.centered_clipping import centered_clipping
-from flfast.channel.aggregations.sign_majority import sign_majority
+from flfast.zoo.channel.aggregations.centered_clipping import centered_clipping
+from flfast.zoo.channel.aggregations.sign_majority import sign_majority
 
 every = pytest.mark.parametrize("name", ON_CHANGES)
 few = settings(max_examples=15)

@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from flfast.channel.aggregations.bulyan import bulyan
 from flfast.channel.aggregations.geometric_median import geometric_median
 from flfast.channel.aggregations.krum import krum
 from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.channel.aggregations.trimmed_mean import trimmed_mean
 from flfast.state.row_statistics import distances, squared_distances, trimmed_mean_of_rows
+from flfast.zoo.channel.aggregations.bulyan import bulyan
 
 AVERAGING = ("median", "trimmed_mean", "geometric_median")
 every = pytest.mark.parametrize("name", ROBUST)

@@ -8,13 +8,13 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import nn
 
-from flfast.channel.attacks.edge_case import edge_case
 from flfast.channel.attacks.pixel_pattern import pixel_pattern
 from flfast.config.errors import ConfigError
 from flfast.datamodules.shifts import applying
 from flfast.engines.fused.training import FusedTraining
 from flfast.setup.robustness import build_channel, poison_examples
 from flfast.state.weights import write_weights
+from flfast.zoo.channel.attacks.edge_case import edge_case
 
 PATTERN = {"fraction": 0.5, "target": 1, "share": 0.5, "size": 2, "value": 1.0, "scale": 1.0}
 EDGE = {"fraction": 0.5, "source": 2, "target": 0, "share": 1.0, "scale": 1.0}

@@ -13,14 +13,14 @@ from flfast.channel.compression.bits import pack, packed_size, unpack
 from flfast.channel.compression.compression import transmit
 from flfast.channel.compression.float16 import float16
 from flfast.channel.compression.index_sets import _num_low_bits, decode_indices, encode_indices
-from flfast.channel.compression.lowrank import lowrank
-from flfast.channel.compression.powersgd import powersgd
 from flfast.channel.compression.quantize import quantize
 from flfast.channel.compression.randk import randk
 from flfast.channel.compression.sign import sign
 from flfast.channel.compression.topk import topk
 from flfast.state.near_ties import EQUAL
 from flfast.state.tree import leaves
+from flfast.zoo.channel.compression.lowrank import lowrank
+from flfast.zoo.channel.compression.powersgd import powersgd
 
 few = settings(max_examples=25)
 

@@ -13,8 +13,6 @@ from tied import generators, rounded_otherwise, tied
 
 from flfast.channel.compression.compression import transmit, with_feedback
 from flfast.channel.compression.float16 import float16
-from flfast.channel.compression.lowrank import lowrank
-from flfast.channel.compression.powersgd import powersgd
 from flfast.channel.compression.quantize import quantize
 from flfast.channel.compression.randk import randk
 from flfast.channel.compression.sign import sign
@@ -22,6 +20,8 @@ from flfast.channel.compression.topk import topk
 from flfast.state.near_ties import EQUAL
 from flfast.state.options import num_of_share
 from flfast.state.tree import leaves, tree_map
+from flfast.zoo.channel.compression.lowrank import lowrank
+from flfast.zoo.channel.compression.powersgd import powersgd
 
 EVERY = {
     "float16": float16(downloads=False),

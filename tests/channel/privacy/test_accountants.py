@@ -15,8 +15,8 @@ from flfast.channel.privacy.accountants import (
     poisson_sampled,
 )
 from flfast.channel.privacy.budget import calibrated, spending
-from flfast.channel.privacy.dp_ftrl import dp_ftrl
 from flfast.channel.privacy.participation import Participation
+from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
 
 dp_accounting = library()
 DELTA = 1e-5

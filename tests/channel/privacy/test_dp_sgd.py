@@ -12,9 +12,7 @@ from flfast.algorithms.contract.algorithm_capabilities import capabilities_of
 from flfast.algorithms.contract.client import LocalStage
 from flfast.algorithms.ditto import ditto
 from flfast.algorithms.fedavg import fedavg
-from flfast.algorithms.fedlc import fedlc
 from flfast.algorithms.fedprox import fedprox
-from flfast.algorithms.fedsam import fedsam
 from flfast.channel.privacy.dp_sgd import check_independent, dp_sgd
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.per_example import clipped_sum
@@ -27,6 +25,8 @@ from flfast.state.tree import leaves, squared_norm, tree_map
 from flfast.state.weights import read_weights
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.language import LANGUAGE
+from flfast.zoo.algorithms.fedlc import fedlc
+from flfast.zoo.algorithms.fedsam import fedsam
 
 DOUBLE = {"precision": "64-true"}
 OTHER = Participation("other", 3, 3, 3, reason="sampler=by_size")

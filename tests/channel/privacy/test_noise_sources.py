@@ -6,7 +6,6 @@ import pytest
 import torch
 from scipy import stats
 
-from flfast.channel.privacy.dp_ftrl import changed_nodes, tree_depth, tree_noise
 from flfast.channel.privacy.noise_sources import (
     draw_secure_seed,
     independent_noise,
@@ -15,6 +14,7 @@ from flfast.channel.privacy.noise_sources import (
 )
 from flfast.state.traced_noise import traced_normal
 from flfast.state.tree import leaves, tree_map
+from flfast.zoo.channel.privacy.dp_ftrl import changed_nodes, tree_depth, tree_noise
 
 LIKE = {"params": {"w": torch.zeros(101, 99), "b": torch.zeros(7, dtype=torch.float64)}}
 

@@ -8,10 +8,10 @@ import torch
 
 from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping, sum_multiplier
 from flfast.channel.privacy.central import central
-from flfast.channel.privacy.dp_ftrl import dp_ftrl
 from flfast.channel.privacy.local import local
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import none
+from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
 
 POISSON = Participation("poisson", 1000, 50, 45)
 FIXED, CYCLIC = POISSON._replace(kind="fixed"), POISSON._replace(kind="cyclic")

@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 
 from flfast.datamodules.partitions.dirichlet import dirichlet
 from flfast.datamodules.partitions.iid import iid
-from flfast.datamodules.partitions.inner_dirichlet import inner_dirichlet
 from flfast.datamodules.partitions.pathological import pathological
 from flfast.datamodules.partitions.quantity import quantity
-from flfast.datamodules.partitions.semantic import semantic
 from flfast.datamodules.partitions.shards import shards
-from flfast.datamodules.partitions.sizes import sizes
 from flfast.state.injection import call_with
+from flfast.zoo.datamodules.partitions.inner_dirichlet import inner_dirichlet
+from flfast.zoo.datamodules.partitions.semantic import semantic
+from flfast.zoo.datamodules.partitions.sizes import sizes
 
 CONF = Path(__file__).parents[3] / "conf" / "partition"
 YAMLS = sorted(CONF.glob("*.yaml"))
@@ -125,7 +125,8 @@ def test_every_yaml_builds_a_partition_that_is_random_in_its_rng_only(path, tmp_
 
 @pytest.mark.slow
 def test_every_partition_has_a_yaml_and_imports_without_torch():
-    modules = [f"flfast.datamodules.partitions.{path.stem}" for path in YAMLS]
+    targets = [OmegaConf.load(path)["_target_"] for path in YAMLS]
+    modules = [target.rpartition(".")[0] for target in targets]
     program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

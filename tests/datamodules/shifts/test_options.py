@@ -13,10 +13,10 @@ from scipy.stats import binomtest, kstest
 from shifting import CLASSES, images, make, splits
 
 from flfast.datamodules.shifts.applying import shift_examples
-from flfast.datamodules.shifts.permuted_labels import permutation
 from flfast.datamodules.splits import group_by_client
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
+from flfast.zoo.datamodules.shifts.permuted_labels import permutation
 
 
 def whole(num, num_clients):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.sources.domains import domains
 from flfast.datamodules.sources.image_files import image_tensor
 from flfast.datamodules.sources.image_folder import list_class_folders
-from flfast.datamodules.sources.segmentation_folder import segmentation_folder
+from flfast.zoo.datamodules.sources.domains import domains
+from flfast.zoo.datamodules.sources.segmentation_folder import segmentation_folder
 
 TURNS = {
     1: lambda x: x,

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from flfast.api.own_data import read_data
-from flfast.datamodules.sources.series import series
 from flfast.datamodules.sources.tabular import table
+from flfast.zoo.datamodules.sources.series import series
 
 NAMES = dict.fromkeys(("numeric", "categorical", "owner", "is_test", "task"))
 OPTIONS = {

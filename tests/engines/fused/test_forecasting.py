@@ -11,9 +11,9 @@ import flfast
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
-from flfast.datamodules.sources.loads import loads
-from flfast.models.forecaster import Forecaster
 from flfast.state.plan import Batching
+from flfast.zoo.datamodules.sources.loads import loads
+from flfast.zoo.models.forecaster import Forecaster
 
 CUT = {"window": 48, "horizon": 24, "stride": 24, "season": 24, "test_fraction": 0.3}
 

@@ -7,10 +7,10 @@ from engine_runs import assert_engines_agree
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
-from flfast.datamodules.sources.synthetic_shapes import synthetic_shapes
-from flfast.models.unet import unet
 from flfast.state.plan import Batching
 from flfast.state.randomness import seed_torch
+from flfast.zoo.datamodules.sources.synthetic_shapes import synthetic_shapes
+from flfast.zoo.models.unet import unet
 
 DOUBLE = {"trainer": {"precision": "64-true"}}
 

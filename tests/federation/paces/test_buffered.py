@@ -12,10 +12,6 @@ from uneven import partial_work, uneven
 
 from flfast.algorithms.contract.algorithm_capabilities import capabilities_of
 from flfast.algorithms.ditto import ditto
-from flfast.algorithms.fedamp import fedamp
-from flfast.algorithms.feddyn import feddyn
-from flfast.algorithms.fedproto import fedproto
-from flfast.algorithms.mime import mime
 from flfast.algorithms.scaffold import scaffold
 from flfast.federation.devices.device import Devices
 from flfast.federation.devices.ideal import ONE_SECOND
@@ -26,6 +22,10 @@ from flfast.federation.samplers.poisson import poisson
 from flfast.federation.sampling import Sampling
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
+from flfast.zoo.algorithms.fedamp import fedamp
+from flfast.zoo.algorithms.feddyn import feddyn
+from flfast.zoo.algorithms.fedproto import fedproto
+from flfast.zoo.algorithms.mime import mime
 
 LATE = {"discount": "polynomial", "strength": None, "patience": None}
 DOUBLE = {"precision": "64-true"}

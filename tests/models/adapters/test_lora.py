@@ -12,10 +12,10 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from torch import nn
 
-from flfast.models.adapters.ia3 import ia3
 from flfast.models.adapters.lora import lora
 from flfast.state.tree import WeightedMean, tree_map
 from flfast.state.weights import read_weights, write_weights
+from flfast.zoo.models.adapters.ia3 import ia3
 
 LORA = {"rank": 2, "alpha": 4.0, "dropout": 0.0, "train_bias": False, "freeze_a": False}
 LORA |= {"base_bits": None}

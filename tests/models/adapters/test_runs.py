@@ -17,11 +17,11 @@ from flfast.config.saved_options import EVALUATE, read_options
 from flfast.config.saved_run import find_run
 from flfast.export import export
 from flfast.models.adapters.lora import lora
-from flfast.models.lstm import TokenLSTM
 from flfast.setup.adapters import build_adapter
 from flfast.state.weights import read_weights
 from flfast.tasks.factored_logits import FactoredLogits
 from flfast.train import CONF
+from flfast.zoo.models.lstm import TokenLSTM
 
 SMALL = (
     *("experiment=quick", "callbacks=none", "model.hidden=[16]", "engine=eager", "rounds=1"),

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from flfast.datamodules.sources.synthetic_shapes import synthetic_shapes
 from flfast.output.callbacks.mask_samples import MaskSamples
+from flfast.zoo.datamodules.sources.synthetic_shapes import synthetic_shapes
 
 
 class Nothing(nn.Module):

@@ -15,8 +15,8 @@ from flfast.engines.fused.graph.skipped_passes import VARIABLE
 from flfast.engines.fused.graph.trace import operators
 from flfast.lit.channels_last import channels_last, use_channels_last
 from flfast.models.cnn import cnn
-from flfast.models.lenet import lenet
 from flfast.state.plan import Batching
+from flfast.zoo.models.lenet import lenet
 
 pytestmark = pytest.mark.usefixtures("kernels")
 SAME, POOL = partial(F.conv2d, padding=1), partial(F.max_pool2d, kernel_size=2)

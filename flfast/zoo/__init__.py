@@ -1,0 +1,1 @@
+"""Options that nothing else needs, in streets as those of `flfast`."""

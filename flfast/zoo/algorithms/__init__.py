@@ -1,0 +1,1 @@
+"""More federated algorithms, one per file."""

@@ -1,0 +1,1 @@
+"""What several algorithms of the zoo share."""

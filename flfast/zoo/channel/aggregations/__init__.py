@@ -1,0 +1,1 @@
+"""More robust rules."""

@@ -1,0 +1,1 @@
+"""Commands about options of the zoo."""

@@ -1,0 +1,1 @@
+"""More data, partitions and shifts."""

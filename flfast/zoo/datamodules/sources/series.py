@@ -1,0 +1,92 @@
+"""Series of a CSV or Parquet file, one of each client, as windows for forecasting."""
+
+from typing import Any
+
+import numpy as np
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.missing import refuse_missing
+from flfast.datamodules.sources.table_files import Columns, read_table
+from flfast.datamodules.value_names import number_clients
+from flfast.state.options import BelowOne, Count
+from flfast.zoo.datamodules.sources.series_windows import Objective, Windows, windows_of
+
+
+def series(  # noqa: PLR0913 - one parameter an option
+    *,
+    path: str,
+    time: str | None,
+    owner: str | None,
+    values: list[str] | None,
+    targets: list[str] | None,
+    window: Count,
+    horizon: Count,
+    stride: Count,
+    season: Count,
+    test_fraction: BelowOne,
+    loss: Objective,
+) -> Examples:
+    """Windows float32 [N, X, L]; see `windows_of`. Without `owner`, each column is a client.
+
+    Raises:
+        ValueError: if columns are missing or hold no numbers, times are unsorted or uneven, or a
+            series is too short or constant.
+    """
+    columns = Columns(read_table(path, names=[owner] if owner else []), path)
+    named = {"time": time and [time], "owner": owner and [owner], "values": values}
+    for option, names in {**named, "targets": targets}.items():
+        columns.require(names or [], option)
+    chosen = values or columns.free({time, owner})
+    if owner is None and targets is not None:
+        raise ValueError(
+            f"data.targets={list(targets)} without data.owner, where each column is a client; "
+            "allowed: null, or data.owner=COLUMN"
+        )
+    predicted = list(chosen if targets is None else targets)
+    chosen = [*predicted, *(name for name in chosen if name not in predicted)]
+    if not chosen:
+        raise ValueError(f"data.path={path} has no column of values beside time and owner")
+    numbers = np.stack([columns.numbers(name) for name in chosen], axis=1)  # [rows, X]
+    times = None if time is None else _times(columns, time)
+    cut = Windows(window, horizon, stride, season, test_fraction, loss)
+    if owner is None:
+        _check_times("of the file", times)
+        apart = list(numbers.T[:, :, None])
+        return windows_of(apart, chosen, ["value"], num_targets=1, cut=cut)
+    clients = number_clients(columns.as_names(owner), None, where=f"data.owner={owner}")
+    places = [np.flatnonzero(clients.owner == k) for k in range(clients.owner.max() + 1)]
+    called = clients.names or tuple(map(str, range(len(places))))
+    for name, own in zip(called, places, strict=True):
+        _check_times(f"of {name}", None if times is None else times[own])
+    apart = [numbers[own] for own in places]
+    return windows_of(apart, called, chosen, num_targets=len(predicted), cut=cut)
+
+
+def _times(columns: Columns, name: str) -> np.ndarray:
+    """Times [rows], numbers or datetime64; a text is read as ISO 8601."""
+    found: list[Any] = columns.values(name)
+    refuse_missing(f"data.time={name}", columns.missing(name))
+    if isinstance(found[0], (int, float)):
+        return columns.numbers(name)
+    try:
+        return np.array([str(value) for value in found], dtype="datetime64[us]")
+    except ValueError as error:
+        raise ValueError(
+            f"data.time={name}: {error}; allowed: numbers, or times such as 2024-01-31T13:00"
+        ) from None
+
+
+def _check_times(whose: str, times: np.ndarray | None) -> None:
+    """Refuse times [T] that do not rise by equal steps."""
+    if times is None or len(times) < 2:
+        return
+    steps = np.diff(times)
+    usual = np.median(steps.astype(np.float64))
+    uneven = ~np.isclose(steps.astype(np.float64), usual, rtol=1e-6) | (usual <= 0)
+    if uneven.any():
+        first = int(uneven.argmax())
+        raise ValueError(
+            f"data.time: times {whose} do not rise by equal steps: {times[first + 1]} follows "
+            f"{times[first]}; sort the rows and fill gaps, or use data.time=null, which takes "
+            "rows in their order"
+        )

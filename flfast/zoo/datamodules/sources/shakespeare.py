@@ -1,0 +1,123 @@
+"""Plays as plain text: every speaker is a client, and the next character or word is predicted.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data. AISTATS 2017, section 3.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.text_tokens import Text, language_examples, split_by_time
+from flfast.state.options import BelowOne, Count, VocabularySize
+from flfast.state.regular_file import read_text, reading
+from flfast.zoo.datamodules.sources.word_vocabulary import make_vocabulary, words_of
+
+_FILE = "tinyshakespeare.txt"
+_CHOICES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
+
+
+def shakespeare(  # noqa: PLR0913 - one parameter an option
+    *,
+    root: str,
+    tokenizer: Literal["characters", "words"],
+    vocabulary_size: VocabularySize,
+    sequence_length: Count,
+    min_characters: Count,
+    test_share: BelowOne,
+    speakers: Literal["all", "even", "odd"],
+) -> Examples:
+    """Tokens int64 [N, sequence_length] by speaker, in the order of the file.
+
+    A speech is a line `SPEAKER:` and the lines up to the next empty one. Speeches of a speaker are
+    joined with line breaks; the name is no part of them. The last part of each speaker's text is
+    the speaker's own test set. The vocabulary is the sorted characters of the file, or the words
+    of the training sets, in lower case, most frequent ones first; see `WordVocabulary`. The latter
+    depends on `min_characters` and `test_share`.
+
+    Line breaks are no words. Speakers with fewer than 2 tokens are left out, and both halves of
+    the speakers have the same vocabulary.
+
+    Raises:
+        ValueError: if the file is missing or is not such a text, or no speaker is left.
+    """
+    path = _find(Path(root).expanduser())
+    with reading(f"data.root={path} is not a readable UTF-8 text"):
+        content = read_text(path)
+    speeches = {name: "\n".join(lines) for name, lines in _by_speaker(content, path).items()}
+    tokenize = _code_points if tokenizer == "characters" else _words
+    long_enough = [speech for speech in speeches.values() if len(speech) >= min_characters]
+    kept = [found for found in map(tokenize, long_enough) if len(found) >= 2]
+    if not kept:
+        longest = max(map(len, speeches.values()), default=0)
+        raise ValueError(
+            f"data.min_characters={min_characters} and data.tokenizer={tokenizer} leave none of "
+            f"the {len(speeches)} speakers of {path}; allowed: a smaller number, and texts of 2 "
+            f"tokens. The longest text has {longest} characters"
+        )
+    half = kept[_CHOICES[speakers]]
+    if not half:
+        raise ValueError(
+            f"data.speakers={speakers} leaves none of {len(kept)}; allowed: all, even"
+        )
+    encode, vocabulary = _encoder(
+        tokenizer, content, kept, test_share=test_share, size=vocabulary_size
+    )
+    texts = []
+    for owner, speech in enumerate(half):
+        train, test = split_by_time(np.array(encode(speech), dtype=np.int64), test_share)
+        texts += [Text(train, owner, is_test=False), Text(test, owner, is_test=True)]
+    return language_examples(texts, length=sequence_length, vocabulary=vocabulary)
+
+
+def _encoder(
+    tokenizer: str, content: str, speeches: list[np.ndarray], *, test_share: float, size: int
+) -> tuple[Callable[[np.ndarray], Any], tuple[str, ...]]:
+    """An encoder of characters or words as tokens, and the text of every token."""
+    if tokenizer == "characters":
+        known = np.unique(_code_points(content))
+        return partial(np.searchsorted, known), tuple(map(chr, known))
+    training = (word for speech in speeches for word in split_by_time(speech, test_share)[0])
+    vocabulary = make_vocabulary(None, words=training, size=size)
+    return vocabulary.encode, vocabulary.texts()
+
+
+def _find(root: Path) -> Path:
+    path = root / _FILE if root.is_dir() else root
+    if not path.is_file():
+        raise ValueError(
+            f"data.root={root} must be a text file, or a folder with {_FILE}: speeches that begin "
+            "with a line SPEAKER: and are separated by empty lines"
+        )
+    return path
+
+
+def _by_speaker(content: str, path: Path) -> dict[str, list[str]]:
+    """Lines by speaker, in the order of first appearance."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    for number, line in enumerate(content.split("\n"), 1):
+        if not line.strip():
+            lines = None
+        elif lines is None:
+            if not line.rstrip().endswith(":"):
+                raise ValueError(
+                    f"data.root={path} line {number} is {line[:40]!r}; expected SPEAKER: behind "
+                    "an empty line and at the beginning"
+                )
+            lines = found.setdefault(line.rstrip()[:-1], [])
+        else:
+            lines.append(line)
+    return found
+
+
+def _code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+
+
+def _words(text: str) -> np.ndarray:
+    return np.array(words_of(text.lower()), dtype=object)

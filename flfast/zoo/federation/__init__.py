@@ -1,0 +1,1 @@
+"""More of who takes part, and on which devices."""

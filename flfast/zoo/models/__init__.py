@@ -1,0 +1,1 @@
+"""More models and adapters."""

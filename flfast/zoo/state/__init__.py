@@ -1,0 +1,1 @@
+"""What several streets of the zoo use."""
