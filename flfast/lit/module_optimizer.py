@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-if TYPE_CHECKING:
-    from flfast.lit.own_step_module import OwnStepModule
+from flfast.lit.local_module import LocalModule
 
 
 class ModuleOptimizer:
@@ -72,7 +71,7 @@ class ModuleOptimizer:
             what = f"the module's {kind.__name__} is not made of its parameters and options"
             raise NotImplementedError(what) from error
 
-    def adapt(self, configured: Any, local: "OwnStepModule") -> None:
+    def adapt(self, configured: Any, local: LocalModule) -> None:
         """Give what a module has configured the round's rate.
 
         Its only optimizer also gets the leaves beside the model, and its state.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
+from typing import Any, NoReturn, TypeGuard, cast
 from unittest.mock import patch
 
 import lightning as L
@@ -17,9 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
-
-if TYPE_CHECKING:
-    from flfast.lit.own_step_module import OwnStepModule
 
 Logged = dict[str, Tensor]
 """Logged values by the names of their columns, each []."""
@@ -30,7 +27,7 @@ class Link:
 
     Attributes:
         round_idx: the round of a local training, from 1; 0 outside of one.
-        local: the local training whose Trainer fits the module; None outside of a run.
+        local: the `OwnStepModule` whose Trainer fits the module; None outside of a run.
         logged: values that the current call of a step logs; None while nobody reads them.
         silent: whether Lightning does not hear of this call, and metric objects do not count it.
         recorded: whether a program is recorded, which repeats what this call does.
@@ -40,7 +37,7 @@ class Link:
 
     def __init__(self) -> None:
         self.round_idx = 0
-        self.local: OwnStepModule | None = None
+        self.local: Any = None
         self.logged: Logged | None = None
         self.silent = self.recorded = False
         self.results: Any = None
