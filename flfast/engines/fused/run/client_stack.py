@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Literal
 
@@ -205,21 +205,24 @@ class StackProgram:
             *(context.trees for context in contexts),
             stack=lambda clients: like(clients[0], len(clients)).copy_(torch.stack(clients)),
         )
-        for span in stack_spans(order.sizes, data[0].batching, exact=exact):
-            members = slice(span.place, span.place + span.width)
-            if span.width == 1:
-                state = self._state.slot(span.place, stage)
-                context = contexts[span.place].trees
+        programs = self.client.programs[stage]
+
+        @cache  # the same clients take many spans if batches keep their sizes
+        def bound(place: int, width: int) -> BoundStep:
+            if width == 1:
+                state, context = self._state.slot(place, stage), contexts[place].trees
             else:
-                state = self._state.slots(span.place, span.width, stage)
-                context = _narrow_context(together, single[1], members)
+                state = self._state.slots(place, width, stage)
+                context = _narrow_context(together, single[1], slice(place, place + width))
             trees = [state, context, settings, self._batch]
-            programs, of = self.client.programs[stage], None if span.width == 1 else single
-            bound = BoundStep(programs, "whole", trees, single=of)
+            return BoundStep(programs, "whole", trees, single=None if width == 1 else single)
+
+        for span in stack_spans(order.sizes, data[0].batching, exact=exact):
+            step = bound(span.place, span.width)
             for rows in self._rows(span, order):
                 if span.width == 1:
                     rows = tree_map(lambda row: row.squeeze(1), rows)
-                bound(rows, num=len(rows["num"]))
+                step(rows, num=len(rows["num"]))
         return order.seen
 
     @property

@@ -63,7 +63,9 @@ class ExampleReader:
         """
         stored, _ = self._stored.on_device(self._device)
         index = to_device(order, stored.device)
-        batch = moved(stored.index_select(0, index), self._device)
+        batch = stored.index_select(0, index)
+        if stored.device != self._device:
+            batch = moved(batch, self._device)
         batch = data.augmented(batch, dtype=self._dtype)
         rows = [batch] if isinstance(stored, Tensor) else flatten(batch)[0]
         if padding:
