@@ -28,17 +28,17 @@ finetune_epochs=5, loader.eval_batch_size=100 or data=mnist.
 """
 
 
-def evaluate(words: Sequence[str], own: Own = NOTHING) -> dict[str, float]:
+def evaluate(words: Sequence[str], objects: Own = NOTHING) -> dict[str, float]:
     """Evaluate a saved run, print a table, and write files; returns the metrics by column.
 
-    The words are those of the command line, and `own` are objects of a program in
+    The words are those of the command line, and `objects` are objects of a program in
     place of what the config names.
 
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
     options, overrides = read_options(words, EVALUATE)
-    saved = find_run(options, overrides, own)
+    saved = find_run(options, overrides, objects)
     from flfast.commands.saved.evaluation_files import report  # imports torch
 
     return report(saved, options)

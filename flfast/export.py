@@ -29,17 +29,17 @@ returns outputs of the task. Keys of the run's config override it, such as data.
 """
 
 
-def export(words: Sequence[str], own: Own = NOTHING) -> Path:
+def export(words: Sequence[str], objects: Own = NOTHING) -> Path:
     """Export a model of a saved run, and print what was written; returns the file.
 
-    The words are those of the command line, and `own` are objects of a program in
+    The words are those of the command line, and `objects` are objects of a program in
     place of what the config names.
 
     Raises:
         ConfigError: naming key, value and what is allowed.
     """
     options, overrides = read_options(words, EXPORT)
-    saved = find_run(options, overrides, own)
+    saved = find_run(options, overrides, objects)
     from flfast.commands.saved.exported_model import report  # imports torch
 
     return report(saved, options)

@@ -160,13 +160,13 @@ class GridNetwork:
             yield node, f"no answer in {self._timeout_s:g} s"
 
 
-def _content(found: bytes | str) -> Any:
+def _content(content: bytes | str) -> Any:
     """A message's content: bytes as an array, which Flower sends in chunks; or an error's text."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    if isinstance(found, str):
-        return RecordDict({_RECORD: ConfigRecord({_ERROR: found})})
-    array = Array(dtype="uint8", shape=(len(found),), stype=_RECORD, data=found)
+    if isinstance(content, str):
+        return RecordDict({_RECORD: ConfigRecord({_ERROR: content})})
+    array = Array(dtype="uint8", shape=(len(content),), stype=_RECORD, data=content)
     return RecordDict({_RECORD: ArrayRecord({_DATA: array})})
 
 

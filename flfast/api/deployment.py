@@ -88,10 +88,10 @@ class Client:
         return pack(greeting if message.facts.get("kind") == _GREETING else node.answer(message))
 
     def _built(self, num_clients: int) -> tuple[Node, Message]:
-        own = Own(client=(self._client_id, num_clients))
+        objects = Own(client=(self._client_id, num_clients))
         config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
         config.hydra.runtime.output_dir = literal(self._folder)
-        job = HydraJob.of(config, own=own)
+        job = HydraJob.of(config, objects=objects)
         phases = compose_phases(job.fill(job.given), job.compose)
         node, data = build_node(phases, job, self._client_id, self._folder / "states")
         return node, greeting(given, data, self._client_id)
@@ -121,10 +121,10 @@ def serve(
     check_folder(given, real_folder(folder), setting=f"folder={folder}")
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
-    own = Own(data=partial(RemoteData, schema, sizes))
+    objects = Own(data=partial(RemoteData, schema, sizes))
     resumable = given.checkpoint.every != 0
     change = partial(use_real_clients, exchange=clients, resumable=resumable)
-    return run_composed(config, own, folder, change=change)
+    return run_composed(config, objects, folder, change=change)
 
 
 class _Clients:
@@ -133,7 +133,7 @@ class _Clients:
     def __init__(self, network: Network, config: DictConfig, num_clients: int) -> None:
         self._network, self._config, self._num = network, config, num_clients
         self._known: dict[str, Greeting | None] = {}  # None: a node that is refused
-        self._first: dict[int, Greeting] = {}
+        self._greetings: dict[int, Greeting] = {}
 
     def greet_all(self) -> tuple[Schema, dict[str, np.ndarray]]:
         """Ask all nodes who they are. Nodes that do not greet are left out if all clients do.
@@ -156,7 +156,7 @@ class _Clients:
         for line in strange:
             log.warning("%s; it is left out", line)
         self._known.update(found)
-        self._first = {one.client: one for one in found.values()}
+        self._greetings = {one.client: one for one in found.values()}
         return check_together(found, self._num)
 
     def _greeted(self, nodes: Iterable[str]) -> Iterator[tuple[str, bytes | str]]:
@@ -178,7 +178,7 @@ class _Clients:
         for node, answer in self._greeted([node for node in here if node not in self._known]):
             try:
                 self._known[node] = found = self._greeting(node, answer)
-                if found != self._first[found.client]:
+                if found != self._greetings[found.client]:
                     raise ConfigError(f"node {node}: client {found.client} has other examples now")
             except (ConfigError, MalformedError) as error:  # noqa: PERF203 - the others go on
                 log.warning("%s", error)

@@ -10,7 +10,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.own import OWN, Own
 
 
-def with_callbacks(own: Own, callbacks: Any) -> Own:
+def with_callbacks(objects: Own, callbacks: Any) -> Own:
     """The same objects, and callbacks by the names of their classes, numbered where need be.
 
     Raises:
@@ -26,4 +26,4 @@ def with_callbacks(own: Own, callbacks: Any) -> Own:
         name = type(callback).__name__
         named[f"{name}_{len(named) + 1}" if name in named else name] = callback
     nodes = {f"callbacks.{n}": {"_target_": name_of(c), OWN: n} for n, c in named.items()}
-    return replace(own, callbacks=named, nodes={**own.nodes, **nodes})
+    return replace(objects, callbacks=named, nodes={**objects.nodes, **nodes})

@@ -81,11 +81,11 @@ class Run:
     def of(cls, folder: Path, own: Own, config: DictConfig) -> "Run":
         """A run of this program, which trusts the names in its own config."""
         found = cls(folder, allow=named_by(config))
-        found._own = own
+        found._objects = own
         return found
 
     @cached_property
-    def _own(self) -> Own:
+    def _objects(self) -> Own:
         given = (*self._given.values(), *self._arguments.values())
         if all(value is None for value in given):
             return NOTHING
@@ -136,8 +136,8 @@ class Run:
         from flfast.api.trained import trained_model  # imports torch
 
         config = read_config(self.folder, self._allow)
-        self._own.put_into(config)
-        return trained_model(self.folder, config, self._own)
+        self._objects.put_into(config)
+        return trained_model(self.folder, config, self._objects)
 
     def evaluate(self, *words: str) -> dict[str, float]:
         """Evaluate the run's models as `python -m flfast.evaluate` does, and write its files.
@@ -151,7 +151,7 @@ class Run:
         Raises:
             ConfigError: with the command's message, if something cannot be evaluated.
         """
-        return evaluate([*self._words(), *words], self._own)
+        return evaluate([*self._words(), *words], self._objects)
 
     def export(self, *words: str) -> Path:
         """Export a model of the run as `python -m flfast.export` does.
@@ -165,7 +165,7 @@ class Run:
         Raises:
             ConfigError: with the command's message, if the model cannot be exported.
         """
-        return export([*self._words(), *words], self._own)
+        return export([*self._words(), *words], self._objects)
 
     def _words(self) -> list[str]:
         return [f"run={self.folder}", *(f"allow={name}" for name in self._allow)]

@@ -121,36 +121,38 @@ def run(  # noqa: PLR0913 - one parameter an option
 
         check_surroundings()
     with _alone():
-        own = NOTHING
+        objects = NOTHING
         if any(value is not None for value in (*given.values(), test_data, *columns.values())):
             from flfast.api.own_objects import own_objects  # imports torch
 
-            own = own_objects(given, test_data, settings=overrides, **columns)
+            objects = own_objects(given, test_data, settings=overrides, **columns)
         if callbacks:
             from flfast.api.own_callbacks import with_callbacks  # imports torch
 
-            own = with_callbacks(own, callbacks)
-        words = [*_module(own, overrides), *_partition(own, overrides), *overrides]
-        _refuse_options(own, overrides)
-        return run_composed(composed(words), own, folder)
+            objects = with_callbacks(objects, callbacks)
+        words = [*_module(objects, overrides), *_partition(objects, overrides), *overrides]
+        _refuse_options(objects, overrides)
+        return run_composed(composed(words), objects, folder)
 
 
 @signals_afterwards()
-def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **further: Any) -> Run:
+def run_composed(
+    composed: DictConfig, objects: Own, folder: str | Path | None, **further: Any
+) -> Run:
     """Run a composed config; `further` are arguments of `setup/launch.py`."""
-    for group in own.nodes.keys() & set(GROUPS):  # for titles
-        target = own.nodes[group]["_target_"]
+    for group in objects.nodes.keys() & set(GROUPS):  # for titles
+        target = objects.nodes[group]["_target_"]
         name = "own data" if group == "data" else target.rpartition(".")[2]
         if group == "algorithm":
-            name = getattr(own.algorithm, "name", name)
+            name = getattr(objects.algorithm, "name", name)
         composed.hydra.runtime.choices[group] = name
-    filled(composed, own)  # before there is a folder
+    filled(composed, objects)  # before there is a folder
     if folder is not None:
         composed.hydra.run.dir = literal(folder)
     place = real_folder(composed.hydra.run.dir)
     with hold_folder(place, key="folder"):
         composed.hydra.runtime.output_dir = literal(place)
-        job = HydraJob.of(composed, own=own)
+        job = HydraJob.of(composed, objects=objects)
         config = job.fill(job.given)
         try:
             phases = compose_phases(config, job.compose)
@@ -160,7 +162,7 @@ def run_composed(composed: DictConfig, own: Own, folder: str | Path | None, **fu
         if finished_before(found, place) is None:
             check_folder(found, place, setting=f"folder={place}")
             _start(phases, job, further)
-    return Run.of(place, own, config)
+    return Run.of(place, objects, config)
 
 
 def _start(phases: list[Phase], job: HydraJob, further: dict[str, Any]) -> None:
@@ -220,36 +222,36 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     return composed
 
 
-def filled(composed: DictConfig, own: Own) -> DictConfig:
+def filled(composed: DictConfig, objects: Own) -> DictConfig:
     """The config that runs, without Hydra's own node, checked."""
-    job = HydraJob.of(composed, own=own)
+    job = HydraJob.of(composed, objects=objects)
     config = job.fill(job.given)
     check(config)
     return config
 
 
-def _module(own: Own, overrides: Sequence[str]) -> list[str]:
+def _module(objects: Own, overrides: Sequence[str]) -> list[str]:
     """What a LightningModule with a step of its own implies: its task and its optimizer."""
-    if own.model is None or not own.trains_itself:
+    if objects.model is None or not objects.trains_itself:
         return []
     chosen = any(word.startswith("optimizer=") for word in overrides)
     return ["task=module", *([] if chosen else ["optimizer=module"])]
 
 
-def _partition(own: Own, overrides: Sequence[str]) -> list[str]:
+def _partition(objects: Own, overrides: Sequence[str]) -> list[str]:
     """The partition that suits the data: their clients, or iid without labels; else none."""
     chosen = any(word.startswith("partition=") for word in overrides)
-    if chosen or not hasattr(own.data, "owner"):  # no data, or a function that returns them
+    if chosen or not hasattr(objects.data, "owner"):  # no data, or a function that returns them
         return []
-    if own.data.owner is not None:
+    if objects.data.owner is not None:
         return ["partition=natural"]
-    return [] if own.data.classes is not None else ["partition=iid"]
+    return [] if objects.data.classes is not None else ["partition=iid"]
 
 
-def _refuse_options(own: Own, overrides: Sequence[str]) -> None:
+def _refuse_options(objects: Own, overrides: Sequence[str]) -> None:
     for word in overrides:
         group = word.lstrip("+~").partition("=")[0].partition(".")[0]
-        if group in GROUPS and group in own.nodes:
+        if group in GROUPS and group in objects.nodes:
             raise ConfigError(
                 f"{word}: flfast.run has {group}=, too; allowed: one of the two, and options "
                 f"such as {group}.NAME without an object only"

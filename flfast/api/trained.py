@@ -17,7 +17,7 @@ from flfast.setup.lightning_model import prepared
 from flfast.state.weights import load_weights, read_state_dict, read_weights, write_weights
 
 
-def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
+def trained_model(folder: Path, config: DictConfig, objects: Own) -> nn.Module:
     """The model with the weights of `model.pt`, in evaluation mode.
 
     Raises:
@@ -30,23 +30,23 @@ def trained_model(folder: Path, config: DictConfig, own: Own) -> nn.Module:
             f"there is no {path}: the server has no complete model, but perhaps a shared.pt, or "
             f"callbacks=none wrote no file"
         )
-    model = _untrained(folder, config, own)
+    model = _untrained(folder, config, objects)
     with refused():
         found = read_state_dict(str(path), key="run")  # weights that modules share are in it once
         write_weights(model, load_weights(read_weights(model), found, source=str(path)))
     return (released(model) if isinstance(model, UserModule) else model).eval()
 
 
-def _untrained(folder: Path, config: DictConfig, own: Own) -> nn.Module:
+def _untrained(folder: Path, config: DictConfig, objects: Own) -> nn.Module:
     """The model with any weights; a module needs no data, which would tell a function its size."""
-    if isinstance(own.model, nn.Module):
-        model = deepcopy(own.model)
+    if isinstance(objects.model, nn.Module):
+        model = deepcopy(objects.model)
         return prepared("model=MODULE", model) if is_user_module(model) else model
-    own.require(config, folder)
+    objects.require(config, folder)
     check_saved(config, folder)
     with torch.random.fork_rng(devices=[]):
-        data = build_data(config, own)
+        data = build_data(config, objects)
         try:
-            return build_model(config, data, own)
+            return build_model(config, data, objects)
         finally:
             data.close()

@@ -146,10 +146,9 @@ class MeanReduction:
             self._mean.add_rows(rows, like, weights)
 
     def _check(self, client_id: int, upload: Tree) -> None:
-        own = structure(upload)
         if self._structure is None:
-            self._structure = own
-        elif own != self._structure:
+            self._structure = structure(upload)
+        elif structure(upload) != self._structure:
             check_same_leaves(upload, self._mean.like, f"client {client_id}")
 
     def specs(self) -> list[Tree | None]:

@@ -63,9 +63,9 @@ def changes_file(name: str, number: int) -> str:
     return f"{name.removesuffix('.pt')}.{number}.pt"
 
 
-def parts_of(name: str, found: Container[str]) -> list[str]:
+def parts_of(name: str, files: Container[str]) -> list[str]:
     """A file of states or records, and those of its changes, in order, as far as there are any."""
-    numbers = takewhile(lambda number: changes_file(name, number) in found, count(1))
+    numbers = takewhile(lambda number: changes_file(name, number) in files, count(1))
     return [name, *(changes_file(name, number) for number in numbers)]
 
 

@@ -72,10 +72,10 @@ def refused(config: Config) -> str | None:
     return next(refusals(_choices(config)), None)
 
 
-def check_composed(config: DictConfig, found: Mapping[str, Capabilities]) -> None:
+def check_composed(config: DictConfig, by_group: Mapping[str, Capabilities]) -> None:
     """Refuse objects that do not go together, whatever their options are called.
 
-    `found` has their capabilities by group of the config, or by what the data tell, such as
+    `by_group` has their capabilities by group of the config, or by what the data tell, such as
     `task=regression`.
 
     Raises:
@@ -83,7 +83,7 @@ def check_composed(config: DictConfig, found: Mapping[str, Capabilities]) -> Non
     """
     values: Any = config  # read where it lies: a logger may name what only a command knows
     choices = list(_choices(values))
-    for group, capabilities in found.items():
+    for group, capabilities in by_group.items():
         # What a parameter of the option says is refused with the name of the parameter.
         said = (one.capabilities for one in choices if one.group == group)
         choices.append(_option(group, values.get(group), capabilities.beside(said)))

@@ -42,7 +42,7 @@ class HydraJob:
         hydra: a config with Hydra's own node `hydra`: logging, config sources, and what
             `${hydra:...}` stands for.
         given: the run's config as it was composed, `${...}` unresolved.
-        own: objects of a Python program in place of what the config names.
+        objects: objects of a Python program in place of what the config names.
     """
 
     folder: Path
@@ -50,12 +50,12 @@ class HydraJob:
     choices: Mapping[str, str]
     hydra: DictConfig
     given: DictConfig
-    own: Own = NOTHING
+    objects: Own = NOTHING
     _models: dict[str, DictConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
-        cls, composed: DictConfig, given: DictConfig | None = None, own: Own = NOTHING
+        cls, composed: DictConfig, given: DictConfig | None = None, objects: Own = NOTHING
     ) -> "HydraJob":
         """The job of a composed config whose `hydra.runtime.output_dir` is set.
 
@@ -64,7 +64,7 @@ class HydraJob:
         given = without_hydra(deepcopy(composed)) if given is None else given
         runtime, overrides = composed.hydra.runtime, tuple(typed_overrides(composed))
         folder, choices = real_folder(runtime.output_dir), dict(runtime.choices)
-        return cls(folder, overrides, choices, composed, given, own)
+        return cls(folder, overrides, choices, composed, given, objects)
 
     def compose(self, more: Sequence[str]) -> DictConfig:
         """The job's config with more overrides; values of Hydra are filled in.
@@ -78,7 +78,7 @@ class HydraJob:
         return self.fill(without_hydra(composed), words)
 
     def fill(self, config: DictConfig, words: Sequence[str] | None = None) -> DictConfig:
-        """A copy of the config with values in place of `${hydra:...}`, and with nodes of `own`.
+        """A copy of the config with values for `${hydra:...}`, and with nodes of `objects`.
 
         Hydra's resolver would read a global, which ranks and runs from Python do not have.
 
@@ -92,12 +92,12 @@ class HydraJob:
         return config
 
     def _complete(self, config: DictConfig, words: Sequence[str] | None = None) -> DictConfig:
-        """A copy with nodes of `own`, options of members, and targets where they are now.
+        """A copy with nodes of `objects`, options of members, and targets where they are now.
 
         The batch size of a DataModule is that of the run, unless the words choose one.
         """
         config = deepcopy(config)
-        self.own.put_into(config)
+        self.objects.put_into(config)
         typed = self.overrides if words is None else words
         chosen = any(word.startswith(("batch_size=", "experiment=")) for word in typed)
         data = config.get("data")  # a part of a config may lack it
@@ -110,15 +110,15 @@ class HydraJob:
     def _put_in(self, config: DictConfig) -> None:
         """Replace groups that only a user's folder has by their values, where these are named."""
         raw: Any = OmegaConf.to_container(config, resolve=False)
-        own = [name for name in self.choices if name in raw and not Path(CONF, name).is_dir()]
-        if not own:
+        names = [name for name in self.choices if name in raw and not Path(CONF, name).is_dir()]
+        if not names:
             return
-        groups = OmegaConf.create({name: raw[name] for name in own})
-        _put(groups, {name: raw.pop(name) for name in own}, _OF_HYDRA, self.hydra.hydra)
+        groups = OmegaConf.create({name: raw[name] for name in names})
+        _put(groups, {name: raw.pop(name) for name in names}, _OF_HYDRA, self.hydra.hydra)
         with open_dict(config):
-            for name in own:
+            for name in names:
                 del config[name]
-        _put(config, raw, re.compile(rf"\$\{{((?:{'|'.join(own)})\.[\w.]+)\}}"), groups)
+        _put(config, raw, re.compile(rf"\$\{{((?:{'|'.join(names)})\.[\w.]+)\}}"), groups)
 
     def _model_option(self, name: str) -> DictConfig:
         """The config of an option of `conf/model/`; a HydraException if there is none."""
@@ -171,8 +171,8 @@ def _put(node: Any, raw: Any, named: re.Pattern[str], values: DictConfig) -> Non
 
 
 def _filled(text: str, named: re.Pattern[str], values: DictConfig) -> Any:
-    def value(found: re.Match[str]) -> Any:
-        return deepcopy(OmegaConf.select(values, found[1].strip(), default=found[0]))
+    def value(match: re.Match[str]) -> Any:
+        return deepcopy(OmegaConf.select(values, match[1].strip(), default=match[0]))
 
     whole = named.fullmatch(text)
-    return value(whole) if whole else named.sub(lambda found: str(value(found)), text)
+    return value(whole) if whole else named.sub(lambda match: str(value(match)), text)

@@ -39,7 +39,7 @@ class SavedRun(NamedTuple):
         rows: rows of its `metrics.csv`, as numbers; text is left out.
         checkpoint: that has the weights; None: the files written at the end of the run.
         model: a file of the server's weights instead of those of the run.
-        own: objects of a Python program in place of what the config names.
+        objects: objects of a Python program in place of what the config names.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class SavedRun(NamedTuple):
     rows: list[dict[str, Any]]
     checkpoint: Checkpoint | None
     model: Path | None
-    own: Own = NOTHING
+    objects: Own = NOTHING
 
     @property
     def config(self) -> DictConfig:
@@ -55,7 +55,7 @@ class SavedRun(NamedTuple):
         return self.phases[0].config
 
 
-def find_run(options: Mapping[str, str], overrides: Sequence[str], own: Own = NOTHING) -> SavedRun:
+def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own) -> SavedRun:
     """The run that a command names, checked as far as that is possible without torch.
 
     Of the options it reads `run`, `allow`, `checkpoint` and `model`.
@@ -65,8 +65,8 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], own: Own = NO
     """
     folder = Path(options["run"])
     given = read_config(folder, allowed_names(options))
-    own.put_into(given)
-    own.require(given, folder)
+    objects.put_into(given)
+    objects.require(given, folder)
     check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
     config = overridden(given, overrides)
     if overrides:
@@ -91,7 +91,7 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], own: Own = NO
             f"checkpoint=last, which also evaluates a run that has not ended"
         )
     phases = compose_phases(config, partial(_compose_phase, config))
-    return SavedRun(folder, _with_sizes(phases, folder), rows, checkpoint, model, own)
+    return SavedRun(folder, _with_sizes(phases, folder), rows, checkpoint, model, objects)
 
 
 def _compose_phase(config: DictConfig, more: Sequence[str]) -> DictConfig:

@@ -147,20 +147,20 @@ def samples_of(*parts: SamplePart) -> StackedSamples | CollatedSamples:
     return found if found is not None and equal and not drawn else own
 
 
-def _read(own: CollatedSamples) -> StackedSamples | None:
+def _read(samples: CollatedSamples) -> StackedSamples | None:
     """All samples; None if batches are not rows of tensors of one shape, or do not fit."""
     batches: list[list[Tensor]] = []
     looks = set()
-    for number, part in enumerate(own.parts):
+    for number, part in enumerate(samples.parts):
         whole = _whole(part.dataset) if part.collate is default_collate else None
-        start = own.ends[number] - len(part.dataset)
+        start = samples.ends[number] - len(part.dataset)
         size = len(part.dataset) if whole else _AT_ONCE
-        for first in range(start, own.ends[number], size):
-            index = range(first, min(first + size, own.ends[number]))
-            leaves, spec = flatten(whole) if whole else own.rows(index)
+        for first in range(start, samples.ends[number], size):
+            index = range(first, min(first + size, samples.ends[number]))
+            leaves, spec = flatten(whole) if whole else samples.rows(index)
             looks.add(str([spec, [(leaf.shape[1:], leaf.dtype) for leaf in leaves]]))
             num_bytes = 0 if whole else sum(leaf.nbytes for leaf in leaves) // len(index)
-            if not leaves or len(looks) > 1 or num_bytes * len(own) > free_memory() // 3:
+            if not leaves or len(looks) > 1 or num_bytes * len(samples) > free_memory() // 3:
                 return None
             batches.append(leaves)
     joined = [row[0] if len(row) == 1 else torch.cat(row) for row in zip(*batches, strict=True)]
@@ -176,23 +176,23 @@ def _whole(data: Any) -> Any:
     return parts if all(type(x) is Tensor and x.is_cpu and x.ndim for x in leaves) else None
 
 
-def _pairs(own: CollatedSamples) -> Iterator[np.ndarray]:
+def _pairs(samples: CollatedSamples) -> Iterator[np.ndarray]:
     """Numbers of some samples of each part: of the first, and pairs."""
-    for stop, part in zip(own.ends, own.parts, strict=True):
+    for stop, part in zip(samples.ends, samples.parts, strict=True):
         num = len(part.dataset)
         chosen = np.linspace(stop - num, stop - 1, min(num, _COMPARED)).astype(int)
         yield from [chosen[:1], *np.array_split(chosen, -(-len(chosen) // 2))]
 
 
-def _is_equal(found: StackedSamples, own: CollatedSamples, index: np.ndarray) -> bool:
+def _is_equal(stacked: StackedSamples, collated: CollatedSamples, index: np.ndarray) -> bool:
     """Whether a batch is that of the user's own `collate_fn`, which reads it again."""
-    leaves, spec = own.rows(index.tolist())
-    picked = [leaf[torch.from_numpy(index)] for leaf in found.leaves]
+    leaves, spec = collated.rows(index.tolist())
+    picked = [leaf[torch.from_numpy(index)] for leaf in stacked.leaves]
     try:
         assert_close(picked, leaves, rtol=0, atol=0, equal_nan=True)
     except AssertionError:
         return False
-    return bool(spec == found.spec)
+    return bool(spec == stacked.spec)
 
 
 @dataclass(frozen=True)

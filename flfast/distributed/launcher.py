@@ -115,7 +115,7 @@ class _Attempt:
             process.join()
         return found
 
-    def _receive(self, number: int, found: dict[int, Any]) -> str | None:
+    def _receive(self, number: int, results: dict[int, Any]) -> str | None:
         """Take a rank's result; returns the reason if it died instead."""
         process, pipe = self._ranks[number]
         try:
@@ -125,7 +125,7 @@ class _Attempt:
             code = process.exitcode
             what = f"Signal {-code}" if code < 0 else f"exit code {code}"
             return f"{what}; what it said is above"
-        found[number] = value
+        results[number] = value
         return reason
 
     def kill(self) -> None:

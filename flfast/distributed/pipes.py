@@ -46,7 +46,7 @@ class Pipes:
         self._rank, self._ends = rank, ends
         self._most, self._timeout_s = most, min(timeout_s, LONGEST_S)
 
-    def exchange(self, own: bytes) -> list[bytes] | None:
+    def exchange(self, message: bytes) -> list[bytes] | None:
         """Every rank's message, by rank; None if one is empty or too long; collective.
 
         Sending waits for nobody: a pipe has room for two messages, and a rank sends the next one
@@ -55,17 +55,17 @@ class Pipes:
         Raises:
             RuntimeError: if another rank has ended, or sends nothing in time.
         """
-        found = {self._rank: own if len(own) <= self._most else b""}
+        messages = {self._rank: message if len(message) <= self._most else b""}
         try:
             for rank, (_, sender) in self._ends.items():  # noqa: B007 - for the message
-                sender.send_bytes(found[self._rank])
+                sender.send_bytes(messages[self._rank])
             for rank, (receiver, _) in self._ends.items():
                 if not receiver.poll(self._timeout_s):
                     raise RuntimeError(f"rank {rank} sends nothing for {self._timeout_s:g} s")
-                found[rank] = receiver.recv_bytes()
+                messages[rank] = receiver.recv_bytes()
         except (EOFError, OSError) as error:
             raise RuntimeError(f"rank {rank} has ended") from error
-        return [found[rank] for rank in sorted(found)] if all(found.values()) else None
+        return [messages[rank] for rank in sorted(messages)] if all(messages.values()) else None
 
 
 def connected(

@@ -140,11 +140,11 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _exchange(world: World, own: bytes, room: int) -> list[tuple[int, torch.Tensor]]:
+def _exchange(world: World, message: bytes, room: int) -> list[tuple[int, torch.Tensor]]:
     """The length and the first `room` bytes of every rank's message; collective."""
     sent = torch.zeros(8 + room, dtype=torch.uint8)
-    part = own[:room]
-    sent[:8].view(torch.int64)[0] = len(own)
+    part = message[:room]
+    sent[:8].view(torch.int64)[0] = len(message)
     sent[8 : 8 + len(part)] = torch.frombuffer(bytearray(part), dtype=torch.uint8)
     received = torch.empty(world.size * len(sent), dtype=torch.uint8)
     dist.all_gather_into_tensor(received, sent)

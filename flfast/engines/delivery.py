@@ -113,7 +113,7 @@ class Delivery:
         together, like = _changes(trained)
         rows, finite = together.unbind(), _finite_rows(together)
         sent = [self._client.plain(result, like) for result in trained.bare]
-        places = [i for i, one in enumerate(trained.bare) if finite[i] and isfinite(one.loss_sum)]
+        places = [i for i, r in enumerate(trained.bare) if finite[i] and isfinite(r.loss_sum)]
         clients = [trained.bare[i].client_id for i in places]
         weights = [sent[i].weight for i in places]
         reduction.add_rows(clients, [rows[i] for i in places], like, weights)
@@ -130,13 +130,12 @@ class Delivery:
         """
         if self.channel.attack.collude is not None:
             self._collude(world, self.channel.attack.collude)
-        took = self.seconds
-        return [one._replace(seconds=took.get(one.client_id, 0.0)) for one in self.reports]
+        return [r._replace(seconds=self.seconds.get(r.client_id, 0.0)) for r in self.reports]
 
     def _collude(self, world: World, collude: Callable[..., Tensor]) -> None:
         counted = self.site.algorithm.counted
-        own = {r.client_id: learned(upload, counted) for r, upload, _ in self.colluding}
-        changes = {client_id: to_vectors(change, ())[0] for client_id, change in own.items()}
+        uploads = {r.client_id: learned(upload, counted) for r, upload, _ in self.colluding}
+        changes = {client_id: to_vectors(change, ())[0] for client_id, change in uploads.items()}
         everybody = {k: vector for part in gather(world, changes) for k, vector in part.items()}
         if not everybody:
             return
@@ -147,7 +146,7 @@ class Delivery:
             zip(attackers, collude(rows, self.downloads.num_clients, rng), strict=True)
         )
         for result, upload, state in self.colluding:
-            vector, honest = poisoned[result.client_id], own[result.client_id]
+            vector, honest = poisoned[result.client_id], uploads[result.client_id]
             change = from_vectors(vector, vector[:0], honest, ())
             change = tree_map(lambda x, like: x.to(like.dtype), change, honest)
             self._attack(result, merge(upload, change), state)

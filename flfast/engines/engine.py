@@ -60,7 +60,7 @@ class _Call(NamedTuple):
     site: Site
     training: LocalTraining
     channel: Channel
-    own: Tree = {}  # noqa: RUF012 - never changed
+    reference: Tree = {}  # noqa: RUF012 - never changed
 
 
 class Engine:
@@ -131,8 +131,8 @@ class Engine:
         on_server = local is not None and local.name in of_server
         channel = DIRECT if on_server else self.channel
         site, training = self._calls[local.name] if local else (self.site, self.training)
-        own = self._reference(site.algorithm.name, server, plan, channel.aggregation)
-        call = _Call(site, training, channel, own)
+        reference = self._reference(site.algorithm.name, server, plan, channel.aggregation)
+        call = _Call(site, training, channel, reference)
         return self._train(call, server, cohort, plan, on_client, orders or {})
 
     def _train(
@@ -193,7 +193,7 @@ class Engine:
             self._last_call = round_idx, number + 1 if round_idx == last_round else 0
             return secure_reduction(channel, algorithm, cohort, self._last_call)
         memory = channel.remembered(algorithm.name)
-        basis = Basis(site.data.num_clients, memory, call.own)
+        basis = Basis(site.data.num_clients, memory, call.reference)
         return reduction_for(rule, cohort, algorithm.parts, basis)
 
     def _reference(
@@ -208,11 +208,11 @@ class Engine:
         if not aggregation.trusted or place is None:
             return {}
         site, training = self._calls[reference_name(name)]
-        found = self._train(
+        trained = self._train(
             _Call(site, training, DIRECT), server, [place], plan, lambda report: None, {}
         )
         site.states.drop(place)
-        return found.uploads.mean if found.uploads else {}
+        return trained.uploads.mean if trained.uploads else {}
 
     def remember(self, memory: Tree) -> None:
         """Go on with what the server remembers of the channel, by name of the call."""
@@ -227,7 +227,7 @@ class Engine:
         def forgetful(site: Site) -> Site:
             return replace(site, states=ClientStates(), records=ClientStates(), world=ALONE)
 
-        calls = {name: (forgetful(site), own) for name, (site, own) in self._calls.items()}
+        calls = {k: (forgetful(site), training) for k, (site, training) in self._calls.items()}
         return Engine(
             forgetful(self.site),
             self.training,
@@ -242,8 +242,8 @@ class Engine:
         Raises:
             KeyError: if there is no call of this name.
         """
-        own = call == self.site.algorithm.name
-        return (self.site, self.training) if own else self._calls[call]
+        is_call = call != self.site.algorithm.name
+        return self._calls[call] if is_call else (self.site, self.training)
 
     def elsewhere(
         self,
@@ -254,7 +254,7 @@ class Engine:
         members: MemberEngines | None = None,
     ) -> "Engine":
         """An engine of the same run whose clients train, and are evaluated, by other objects."""
-        calls = {k: (site, make_training(site, own)) for k, (site, own) in self._calls.items()}
+        calls = {k: (pair[0], make_training(*pair)) for k, pair in self._calls.items()}
         return Engine(
             self.site,
             make_training(self.site, self.training),
@@ -276,8 +276,8 @@ class Engine:
         if self.members is not None and site.data.kinds is not None:
             flops = self.members.flops
             costs = (flops / flops.min())[site.data.kinds.of]
-            own = np.append(costs, 1.0)  # the server's examples are those of one client more
-            sizes = [round(size * own[k]) for size, k in zip(sizes, cohort, strict=True)]
+            costs = np.append(costs, 1.0)  # the server's examples are those of one client more
+            sizes = [round(size * costs[k]) for size, k in zip(sizes, cohort, strict=True)]
         return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 
     def evaluate(

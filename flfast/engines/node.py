@@ -157,5 +157,5 @@ class Node:
         return message_of_metrics(found)
 
 
-def _facts(found: BaseModel) -> Message:
-    return Message(found.model_dump())
+def _facts(facts: BaseModel) -> Message:
+    return Message(facts.model_dump())

@@ -26,21 +26,21 @@ class Trained(NamedTuple):
 
 
 def exchange(
-    world: World, own: list[ClientReport], reduction: Reduction, cohort: Sequence[int]
+    world: World, reports: list[ClientReport], reduction: Reduction, cohort: Sequence[int]
 ) -> tuple[list[ClientReport], Specs | None]:
     """All ranks' reports in the order of the cohort, and what uploads look like; collective.
 
     Both are sent together: each exchange takes as long as a message to the furthest rank.
     """
     together = world.size > 1
-    rows = [*map(tuple, own)]  # pickled several times as fast as named tuples
-    found = gather(world, (rows, reduction.specs() if together else []), "reports")
+    rows = [*map(tuple, reports)]  # pickled several times as fast as named tuples
+    ranks = gather(world, (rows, reduction.specs() if together else []), "reports")
     place = {client_id: i for i, client_id in enumerate(cohort)}
-    reports = [ClientReport(*row) for part, _ in found for row in part]
-    reports.sort(key=lambda report: place[report.client_id])
+    ordered = [ClientReport(*row) for part, _ in ranks for row in part]
+    ordered.sort(key=lambda report: place[report.client_id])
     if not together:
-        return reports, None
-    return reports, [common_spec(specs) for specs in zip(*(s for _, s in found), strict=True)]
+        return ordered, None
+    return ordered, [common_spec(specs) for specs in zip(*(s for _, s in ranks), strict=True)]
 
 
 def after_reduction(report: ClientReport, reduced: Reduced) -> ClientReport:

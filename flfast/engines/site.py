@@ -176,10 +176,10 @@ def facts_of(
         "round": lambda: torch.tensor(plan.round_idx),
     }
     # Quotients of integers would have torch's default data type, which engines set differently.
-    found: Tree = {name: known[name]().double() for name in algorithm.facts if name != "public"}
+    facts: Tree = {name: known[name]().double() for name in algorithm.facts if name != "public"}
     if "public" in algorithm.facts:
-        found["public"] = data.server_examples(dtype_of_precision(plan.precision))
-    return found
+        facts["public"] = data.server_examples(dtype_of_precision(plan.precision))
+    return facts
 
 
 def _generator(seed: int, round_idx: int, client_id: int, purpose: str) -> torch.Generator:

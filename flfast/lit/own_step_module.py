@@ -16,7 +16,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
 from flfast.lit.module_task import ModuleTask, SkippedStepError
 from flfast.lit.user_loaders import client_loaders
-from flfast.lit.user_module import UserModule, column_of, is_evaluated, on_own_rank, own
+from flfast.lit.user_module import UserModule, column_of, is_evaluated, on_own_rank, user_method
 from flfast.state.tree import Tree
 
 
@@ -90,9 +90,9 @@ class OwnStepModule(LocalModule):
         extra = task.outputs if isinstance(task.outputs, Mapping) else {}
         return {**extra, "loss": loss * facts.scale}
 
-    def _log_epochs(self, found: Mapping[str, Tensor]) -> None:
+    def _log_epochs(self, values: Mapping[str, Tensor]) -> None:
         """Note what the last epoch logged in hooks, and metric objects."""
-        for name, value in found.items():
+        for name, value in values.items():
             column = column_of(name)
             forked = column.removesuffix("_step").removesuffix("_epoch")
             if not {column, forked} & self.logged.keys():
@@ -106,7 +106,7 @@ class OwnStepModule(LocalModule):
         """What the Trainer gets of `configure_optimizers`."""
         if not isinstance(self.make_optimizer, ModuleOptimizer):
             return super().configure_optimizers()
-        configured = own(self.model, "configure_optimizers")()
+        configured = user_method(self.model, "configure_optimizers")()
         self.make_optimizer.adapt(configured, self)
         return configured
 

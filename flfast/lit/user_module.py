@@ -80,7 +80,7 @@ class UserModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The module's own optimizers, unless the run names one."""
         local = self.flfast_link.local
-        return own(self, "configure_optimizers")() if local is None else local.configured()
+        return user_method(self, "configure_optimizers")() if local is None else local.configured()
 
     def _done(self, stage: str | None = None) -> None:
         """Nothing: a run sets the module up once, before it adopts it."""
@@ -89,13 +89,13 @@ class UserModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         """The module's own hook, then that of the run."""
-        own(self, "on_train_start")()
+        user_method(self, "on_train_start")()
         if self.flfast_link.local is not None:
             self.flfast_link.local.on_train_start()
 
     def on_train_end(self) -> None:
         """The module's own hook, then that of the run."""
-        own(self, "on_train_end")()
+        user_method(self, "on_train_end")()
         if self.flfast_link.local is not None:
             self.flfast_link.local.on_train_end()
 
@@ -103,7 +103,7 @@ class UserModule(L.LightningModule):
         """The algorithm's correction of the gradients, then the module's own hook."""
         if self.flfast_link.local is not None:
             self.flfast_link.local.on_before_optimizer_step(optimizer)
-        own(self, "on_before_optimizer_step")(optimizer)
+        user_method(self, "on_before_optimizer_step")(optimizer)
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log as Lightning does, and note values of steps for the run's columns."""
@@ -129,7 +129,7 @@ class UserModule(L.LightningModule):
     global_step: Any = _read("global_step")
 
 
-def own(module: UserModule, name: str) -> Callable[..., Any]:
+def user_method(module: UserModule, name: str) -> Callable[..., Any]:
     """The user's method of that name."""
     found: Callable[..., Any] = getattr(super(UserModule, module), name)
     return found
@@ -137,7 +137,7 @@ def own(module: UserModule, name: str) -> Callable[..., Any]:
 
 def call_step(module: UserModule, name: str, batch: Any, batch_idx: Any) -> Any:
     """Call the user's step with as many of the arguments as it has."""
-    step, given = own(module, name), (batch, batch_idx)
+    step, given = user_method(module, name), (batch, batch_idx)
     kinds = [p.kind for p in signature(step).parameters.values()]
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     num = sum(kind in positional for kind in kinds)

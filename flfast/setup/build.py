@@ -39,18 +39,18 @@ from flfast.state.weights import WEIGHTS, by_name, load_weights, read_state_dict
 log = logging.getLogger(__name__)
 
 
-def load_for_node(config: DictConfig, own: Own) -> Examples | None:
+def load_for_node(config: DictConfig, objects: Own) -> Examples | None:
     """Examples for all ranks of a node; None from functions of users, which may do more."""
     node = OmegaConf.to_yaml(config.data)
     ours = node.count("_target_: ") == node.count("_target_: flfast.")
     once = ours or "download: true" in node or is_data_module(config.data)
-    if own.data is not None or not once:
+    if objects.data is not None or not once:
         return None
     torch.set_num_threads(config.threads)
-    return _source(config, own)(config.seed)
+    return _source(config, objects)(config.seed)
 
 
-def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
+def build_data(config: DictConfig, objects: Own = NOTHING) -> FederatedDataModule:
     """The data of all clients, loaded, partitioned and split.
 
     Raises:
@@ -61,11 +61,11 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
         log.warning("loader.pin_memory=True changes nothing: there is no GPU")
         loading = loading._replace(pin_memory=False)
     split = Split(**config.split, clients=config.sampler.get("holdout_clients", 0))
-    if isinstance(own.data, partial) and own.data.func is RemoteData:
-        data: FederatedDataModule = own.data(seed=config.seed, split=split, loading=loading)
+    if isinstance(objects.data, partial) and objects.data.func is RemoteData:
+        data: FederatedDataModule = objects.data(seed=config.seed, split=split, loading=loading)
     else:
         data = FederatedDataModule(
-            _source(config, own),
+            _source(config, objects),
             instantiate(config.partition),
             seed=config.seed,
             split=split,
@@ -73,7 +73,7 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
             pooled=config.mode == "centralized",
             samples=config.task == "module",
             shift=instantiate(config.shift),
-            client=own.client,
+            client=objects.client,
         )
     data.setup()
     named_owner = config.data.get("owner") not in {None, "auto"}
@@ -95,7 +95,7 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
             "split.val=%g holds out nothing: the data have a validation set", config.split.val
         )
     is_marked = config.data.get("is_test") not in {None, "auto"} or data.examples.stride
-    if own.client and not (is_marked or data.owner.any()) and config.data.get("test_fraction"):
+    if objects.client and not (is_marked or data.owner.any()) and config.data.get("test_fraction"):
         log.warning(
             "data.test_fraction=%g: test rows are drawn here, other ones than in a simulation",
             config.data.test_fraction,
@@ -109,8 +109,8 @@ def build_data(config: DictConfig, own: Own = NOTHING) -> FederatedDataModule:
     return data
 
 
-def _source(config: DictConfig, own: Own) -> Callable[..., Examples]:
-    given = own.data
+def _source(config: DictConfig, objects: Own) -> Callable[..., Examples]:
+    given = objects.data
     if isinstance(given, Examples):
         return lambda: given
     target = config.data["_target_"]
@@ -141,11 +141,11 @@ def _name_or_function(config: DictConfig, key: str) -> Any:
 
 
 def build_optimizer(
-    config: DictConfig, model: nn.Module, algorithm: Algorithm, own: ModuleOptimizer | None = None
+    config: DictConfig, model: nn.Module, algorithm: Algorithm, of_module: ModuleOptimizer | None
 ) -> Callable[..., Optimizer]:
     """The function that makes local optimizers: (parameters, lr=...) -> an optimizer.
 
-    It is tried: one step on copies of the model's parameters. `own` is that of a LightningModule.
+    It is tried: one step on copies of the model's parameters. `of_module` is a LightningModule's.
 
     Raises:
         ConfigError: if the optimizer cannot be made or cannot take a step.
@@ -153,12 +153,12 @@ def build_optimizer(
     """
     target = config.optimizer["_target_"]
     if target.endswith(ModuleOptimizer.__name__):
-        if own is None:
+        if of_module is None:
             raise ConfigError(
                 "optimizer=module: the model has no configure_optimizers; allowed: optimizer=sgd "
                 "or another"
             )
-        return own
+        return of_module
     with named("optimizer", target):
         make: Callable[..., Optimizer] = instantiate(config.optimizer)
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -185,7 +185,7 @@ def initial_weights(config: DictConfig, weights: Tree) -> Tree:
 
 
 def build_algorithm(
-    config: DictConfig, initial: Tree, model: nn.Module, own: Own = NOTHING, **offers: Any
+    config: DictConfig, initial: Tree, model: nn.Module, objects: Own = NOTHING, **offers: Any
 ) -> Algorithm:
     """The algorithm, with the wrappers that `mode`, `bn` and `local_optimizer_state` ask for.
 
@@ -200,7 +200,7 @@ def build_algorithm(
     frozen |= batchnorm["params"].keys() if config.bn == "frozen" else set()
     weights = {"initial": initial, "batchnorm": batchnorm, "members": (initial,)}
     offers = {**weights, "frozen": frozen, "common": None, "seed": config.seed, **offers}
-    algorithm = _algorithm(config, own, offers)
+    algorithm = _algorithm(config, objects, offers)
     if config.mode != "federated" and algorithm.name != "fedavg":
         log.warning("mode=%s does not use algorithm=%s", config.mode, algorithm.name)
     if config.mode == "local_only":
@@ -232,10 +232,10 @@ def _with_optimizer_state(state: str, algorithm: Algorithm) -> Algorithm:
     return keep_optimizer(algorithm) if state == "keep" else average_optimizer(algorithm)
 
 
-def _algorithm(config: DictConfig, own: Own, offers: dict[str, Any]) -> Algorithm:
+def _algorithm(config: DictConfig, objects: Own, offers: dict[str, Any]) -> Algorithm:
     target = config.algorithm["_target_"]
     with named("algorithm", target):
-        given = own.algorithm
+        given = objects.algorithm
         made: object = instantiate(config.algorithm) if given is None else given
         if callable(made) and not isinstance(made, Algorithm):
             if offers["common"] is not None and not asks_for(made, "common"):

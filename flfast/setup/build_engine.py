@@ -42,7 +42,7 @@ def build_engine(
         ConfigError: if it cannot train the models, or a metric will not be measured.
     """
     config, data = phases[0].config, learner.data
-    callbacks = build_callbacks(config, data, learner.module.task_type.monitored, job.own)
+    callbacks = build_callbacks(config, data, learner.module.task_type.monitored, job.objects)
     make_trainer = partial(build_trainer, phases, callbacks, job.folder, world)
     states, records = (
         make_states(config.client_states, job.folder / name, world)
@@ -73,8 +73,8 @@ def engine_of_site(
     make_training = instantiate(config.engine)
     training: LocalTraining = call_with(make_training, site=site, decided=decided)
 
-    def further(name: str, own: Site) -> tuple[Site, LocalTraining]:
-        return own, call_with(make_training, site=own, decided=decided.setdefault(name, {}))
+    def further(name: str, site: Site) -> tuple[Site, LocalTraining]:
+        return site, call_with(make_training, site=site, decided=decided.setdefault(name, {}))
 
     finetune: FineTuning | None = None
     if config.finetune_epochs:

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from flfast.config.errors import ConfigError
-from flfast.config.own import NOTHING, Own
+from flfast.config.own import Own
 from flfast.config.rule import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import fastest_first
@@ -34,7 +34,7 @@ from flfast.state.randomness import seed_torch
 
 
 def build_models(
-    config: DictConfig, data: FederatedDataModule, own: Own = NOTHING
+    config: DictConfig, data: FederatedDataModule, objects: Own
 ) -> tuple[dict[str, nn.Module], Family | None, nn.Module | None]:
     """Models by name, the family that they are members of, and `model.common`, if there are any.
 
@@ -50,7 +50,7 @@ def build_models(
     target = config.model["_target_"]
     seed_torch(config.seed, "initial weights", others=True)  # of modules that Hydra makes
     with named("model", target):
-        given = own.model
+        given = objects.model
         made = instantiate(config.model, _convert_="all") if given is None else deepcopy(given)
     if not isinstance(made, Family):
         return {target: _build_model(config, data, target, made)}, None, None
@@ -67,10 +67,10 @@ def build_models(
 
 
 def build_model(
-    config: DictConfig, data: FederatedDataModule, own: Own = NOTHING, client_id: int | None = None
+    config: DictConfig, data: FederatedDataModule, objects: Own, client_id: int | None = None
 ) -> nn.Module:
     """The model of a client, or of the server; see `build_models`."""
-    models, family, _ = build_models(config, data, own)
+    models, family, _ = build_models(config, data, objects)
     place = 0
     if family is not None and client_id is not None:
         place = int(members_of(config, data, family)[client_id])

@@ -52,22 +52,22 @@ _NEVER = ("on_predict_", "on_sanity_check_", "on_save_checkpoint", "on_load_chec
 
 
 def build_callbacks(
-    config: DictConfig, data: FederatedDataModule, monitored: Sequence[str], own: Own
+    config: DictConfig, data: FederatedDataModule, monitored: Sequence[str], objects: Own
 ) -> list[L.Callback]:
     """The configured callbacks; they get the hooks of rounds and of local training.
 
     Args:
-        config: names them; a node may stand for an object of `own`.
+        config: names them; a node may stand for one of `objects`.
         data: of the run.
         monitored: names that local training logs on a client's validation examples.
-        own: objects of a Python program.
+        objects: objects of a Python program.
 
     Raises:
         ConfigError: if one of them cannot work within a run, with what works.
         ValueError: if one has a prompt that is no text of the examples.
     """
     nodes = {name: node for name, node in (config.callbacks or {}).items() if node is not None}
-    callbacks = {name: _made(name, node, own) for name, node in nodes.items()}
+    callbacks = {name: _made(name, node, objects) for name, node in nodes.items()}
     for name, callback in callbacks.items():
         if problem := next(_problems(callback, config, data, monitored), None):
             raise ConfigError(f"callbacks.{name}: {type(callback).__name__}{problem}")
@@ -80,15 +80,15 @@ def build_callbacks(
     return [*callbacks.values()]
 
 
-def _made(name: str, node: DictConfig, own: Own) -> Any:
+def _made(name: str, node: DictConfig, objects: Own) -> Any:
     if OWN not in node:
         return instantiate(node)
-    if name not in own.callbacks:
+    if name not in objects.callbacks:
         raise ConfigError(
             f"callbacks.{name}={node['_target_']} is an object of a Python program; allowed: "
             f"flfast.run(..., callbacks=[...]) in a program that has it"
         )
-    return own.callbacks[name]
+    return objects.callbacks[name]
 
 
 def refusal(callback: object) -> str | None:

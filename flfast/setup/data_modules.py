@@ -146,7 +146,7 @@ def _loader(where: str, module: Any, role: str) -> Any:
     where, found = f"{where}: {name}", getattr(module, name)()
     found = found.iterables if isinstance(found, CombinedLoader) else found
     if isinstance(found, (Mapping, list, tuple)):
-        found = _first(where, found, alone=role == "train")
+        found = _first_loader(where, found, alone=role == "train")
     if found is None:
         return None
     if not isinstance(found, DataLoader) or type(found).__iter__ is not DataLoader.__iter__:
@@ -165,7 +165,7 @@ def _loader(where: str, module: Any, role: str) -> Any:
     return found
 
 
-def _first(where: str, loaders: Any, *, alone: bool) -> Any:
+def _first_loader(where: str, loaders: Any, *, alone: bool) -> Any:
     """The first of several loaders, if that may be."""
     if alone:
         raise ValueError(f"{where} gives {len(loaders)} loaders; allowed: one DataLoader")

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from flfast.config.errors import ConfigError
-from flfast.config.own import NOTHING, Own
+from flfast.config.own import Own
 from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.trainers import dtype_of_precision
@@ -51,13 +51,13 @@ class Models(NamedTuple):
     common: nn.Module | None
 
 
-def initial_models(config: DictConfig, data: FederatedDataModule, own: Own = NOTHING) -> Models:
+def initial_models(config: DictConfig, data: FederatedDataModule, objects: Own) -> Models:
     """The models of a run, initialised from the seed or from `init_from`, with their adapters.
 
     Raises:
         ConfigError: if a model does not fit the examples, or its weights do not fit it.
     """
-    models, family, common = build_models(config, data, own)
+    models, family, common = build_models(config, data, objects)
     if len(models) > 1 and any(isinstance(model, UserModule) for model in models.values()):
         what = "members are LightningModules, which evaluate clients by steps of their own"
         raise ConfigError(f"model.of: {what}; allowed: one such model, or members of nn.Module")

@@ -119,7 +119,7 @@ class _Outcome(NamedTuple):
 def _launch(phases: list[Phase], job: HydraJob, size: int, second: Second) -> float | None:
     torch.set_num_threads(phases[0].config.threads)
     if not can_fork():
-        check_spawnable(job.own)
+        check_spawnable(job.objects)
     notes = TemporaryDirectory(prefix="flfast-")
     with notes as folder, StopRanks(Path(folder) / STOP, second=second) as requests:
         args = phases, job, Path(folder)
@@ -210,7 +210,7 @@ def _join_world(phases: list[Phase], world: World) -> None:
         enter(backend, timeout_s=limit)
 
 
-def check_spawnable(own: Own) -> None:
+def check_spawnable(objects: Own) -> None:
     """Refuse objects that another process cannot load.
 
     Raises:
@@ -221,8 +221,8 @@ def check_spawnable(own: Own) -> None:
         raise ConfigError(
             f"{script} is no file, and ranks that are spawned import the program; {_SPAWNABLE}"
         )
-    for key, value in own.given().items():
-        where = f"{key}={own.nodes[key]['_target_']}"
+    for key, value in objects.given().items():
+        where = f"{key}={objects.nodes[key]['_target_']}"
         try:
             content = pickle.dumps(value)
         except Exception as error:

@@ -86,15 +86,15 @@ class Learner(NamedTuple):
         return self.members.others[place - 1]
 
 
-def learner_of(config: DictConfig, own: Own = NOTHING) -> Learner:
+def learner_of(config: DictConfig, objects: Own = NOTHING) -> Learner:
     """Data, models and algorithm of a run; none depends on the plan."""
     prepare_process(config)
-    data = build_data(config, own)
-    return build_learner(config, data, initial_models(config, data, own), own)
+    data = build_data(config, objects)
+    return build_learner(config, data, initial_models(config, data, objects), objects)
 
 
 def build_learner(
-    config: DictConfig, data: FederatedDataModule, models: Models, own: Own = NOTHING
+    config: DictConfig, data: FederatedDataModule, models: Models, objects: Own = NOTHING
 ) -> Learner:
     """The algorithm with its models, optimizer and privacy.
 
@@ -106,13 +106,13 @@ def build_learner(
     offers: dict[str, Any] = {"common": models.common, "members": weights}
     public = data.train_clients.indices_of(data.server) if data.server is not None else ()
     offers |= {"num_public": len(public), "num_classes": data.num_classes}
-    of_model = partial(_of_model, config, data, privacy=privacy, own=own, offers=offers)
+    of_model = partial(_of_model, config, data, privacy=privacy, objects=objects, offers=offers)
     first, *others = map(of_model, models.by_name.values())
     poison_examples(config, data)
     if models.kinds is None:
         return first
     data.kinds = models.kinds
-    made = instantiate(config.algorithm) if own.algorithm is None else own.algorithm
+    made = instantiate(config.algorithm) if objects.algorithm is None else objects.algorithm
     lacks_common = models.common is None and callable(made) and asks_for(made, "common")
     by_name = dict(zip(models.by_name, (first, *others), strict=True))
     check_agree(config, by_name, lacks_common=lacks_common)
@@ -125,7 +125,7 @@ def _of_model(
     start: InitialModel,
     *,
     privacy: Privacy,
-    own: Own,
+    objects: Own,
     offers: dict[str, Any],
 ) -> Learner:
     """The learner with this model; `offers` is what algorithms may ask for beside it."""
@@ -138,7 +138,7 @@ def _of_model(
         kind, task_type = OwnStepModule, trial.on(task_type)
         config = _with_momentum(config, trial.optimizer)
     num_clients = data.num_clients
-    algorithm = build_algorithm(config, initial, model, own, num_clients=num_clients, **offers)
+    algorithm = build_algorithm(config, initial, model, objects, num_clients=num_clients, **offers)
     if misfit is not None and not algorithm.slices:
         raise misfit
     if algorithm.fold is not None and has_rounded(model):
@@ -244,8 +244,8 @@ def check_agree(config: DictConfig, members: Mapping[str, Learner], *, lacks_com
             )
 
 
-def _equal(first: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return first.keys() == other.keys() and all(torch.equal(first[n], other[n]) for n in first)
+def _equal(leaves: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return leaves.keys() == other.keys() and all(torch.equal(leaves[n], other[n]) for n in leaves)
 
 
 def _shared(learner: Learner) -> dict[str, torch.Size]:

@@ -36,25 +36,25 @@ def try_models(config: DictConfig, learner: Learner) -> None:
         _try_slice(name, one, learner)
 
 
-def _try_slice(name: str, one: Learner, whole: Learner) -> None:
+def _try_slice(name: str, member: Learner, whole: Learner) -> None:
     """Warn if a member with fewer units does not compute what the whole model does without them.
 
     That is so if units of several kinds are packed in one weight, as in LSTMs and attention.
     """
-    algorithm = one.module.algorithm
-    if not algorithm.slices or one is whole or one.adapted is not None:
+    algorithm = member.module.algorithm
+    if not algorithm.slices or member is whole or member.adapted is not None:
         return
     weights = model_weights(algorithm.broadcast(algorithm.server_state(whole.initial)))
     if weights["params"].keys() != whole.initial["params"].keys():
         return  # it lacks layers
-    inputs, outputs = first_batch(one.data, one.module.model).inputs, []
+    inputs, outputs = first_batch(member.data, member.module.model).inputs, []
     with torch.no_grad():
-        for model, own in (
-            (one.module.model, weights),
+        for model, leaves in (
+            (member.module.model, weights),
             (whole.module.model, padded(weights, whole.initial)),
         ):
             with evaluation_mode(model):
-                outputs.append(called_with(trial_copy(model), by_name(own), inputs))
+                outputs.append(called_with(trial_copy(model), by_name(leaves), inputs))
     far = float((outputs[0] - outputs[1]).abs().max())
     if far > _CLOSE * float(outputs[1].abs().max()):
         log.warning(

@@ -97,7 +97,7 @@ def fingerprint(config: DictConfig) -> dict[str, str]:
 def build_node(
     phases: list[Phase], job: HydraJob, client_id: int, folder: Path
 ) -> tuple[Node, FederatedDataModule]:
-    """A client that answers requests, and its data; `job.own.client` says whose they are.
+    """A client that answers requests, and its data; `job.objects.client` says whose they are.
 
     `folder` is for its states.
 
@@ -105,7 +105,7 @@ def build_node(
         ConfigError: if data, model or settings do not fit together, or clients have models of
             different architectures.
     """
-    learner = learner_of(phases[0].config, job.own)
+    learner = learner_of(phases[0].config, job.objects)
     if learner.members is not None:
         raise ConfigError(
             "model=family: real clients have one architecture so far; allowed in a deployment: "
@@ -189,7 +189,7 @@ def check_greeting(node: str, message: Message, config: DictConfig, num_clients:
 
 
 def check_together(
-    found: Mapping[str, Greeting], num_clients: int
+    greetings: Mapping[str, Greeting], num_clients: int
 ) -> tuple[Schema, dict[str, np.ndarray]]:
     """What examples look like, and how many each of K clients has, int64 [K], by split.
 
@@ -198,35 +198,35 @@ def check_together(
     """
     nodes: dict[int, str] = {}
     sizes = {name: np.zeros(num_clients, np.int64) for name in SPLITS}
-    first = next((one.examples for one in found.values()), None)
-    for node, one in found.items():
-        other = nodes.setdefault(one.client, node)
+    expected = next((greeting.examples for greeting in greetings.values()), None)
+    for node, greeting in greetings.items():
+        other = nodes.setdefault(greeting.client, node)
         if other != node:
             raise ConfigError(
-                f"node {node}: client-id={one.client}, as node {other} has; allowed: a number "
-                f"of its own"
+                f"node {node}: client-id={greeting.client}, as node {other} has; allowed: a "
+                f"number of its own"
             )
-        for key, value in one.examples._asdict().items():
+        for key, value in greeting.examples._asdict().items():
             what = "the hash of names of columns and classes" if key == "names" else key
-            where = f"client {one.client} (node {node}): its examples"
+            where = f"client {greeting.client} (node {node}): its examples"
             if key != "samples":
-                _same(where, what, value, getattr(first, key))
+                _same(where, what, value, getattr(expected, key))
         for name in SPLITS:
-            sizes[name][one.client] = one.sizes[name]
+            sizes[name][greeting.client] = greeting.sizes[name]
     missing = [client_id for client_id in range(num_clients) if client_id not in nodes]
-    if first is None or missing:
+    if expected is None or missing:
         raise ConfigError(f"clients {missing} of {num_clients} do not answer")
-    return first, sizes
+    return expected, sizes
 
 
-def _same(where: str, key: str, found: object, expected: object) -> None:
-    if found != expected:
-        shown = readable(str(found))
+def _same(where: str, key: str, value: object, expected: object) -> None:
+    if value != expected:
+        shown = readable(str(value))
         raise ConfigError(f"{where}: {key} is {shown}, elsewhere it is {expected}")
 
 
-def _same_settings(where: str, found: Mapping[str, str], own: Mapping[str, str]) -> None:
-    differing = [key for key in {**own, **found} if found.get(key) != own.get(key)]
+def _same_settings(where: str, settings: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    differing = [key for key in {**expected, **settings} if settings.get(key) != expected.get(key)]
     if differing:
         shown = readable(", ".join(differing[:5]))
         raise ConfigError(

@@ -44,12 +44,12 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     earlier = earlier_run(phases, folder, world)
     given, config = phases, phases[0].config
     prepare_process(config)
-    own = _with_examples_of_node(job.own, config, world)
+    objects = _with_examples_of_node(job.objects, config, world)
 
-    data = step(build_data, config, own)
+    data = step(build_data, config, objects)
     check_data_are_equal(world, data)
-    models = step(initial_models, config, data, own)
-    learner = step(build_learner, config, data, models, own)
+    models = step(initial_models, config, data, objects)
+    learner = step(build_learner, config, data, models, objects)
     phases = _decided(earlier.phases, job, learner, world)
     engine, callbacks = step(build_engine, phases, job, learner, world, earlier.decided)
     keeper = step(checkpoint_keeper, engine, given, phases, folder, requests)
@@ -62,11 +62,11 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     return federation
 
 
-def _with_examples_of_node(own: Own, config: DictConfig, world: World) -> Own:
+def _with_examples_of_node(objects: Own, config: DictConfig, world: World) -> Own:
     """The objects, with examples that one rank of each node has read."""
     load = None if world.local_rank else load_for_node
-    examples = share_on_node(world, on_all_ranks(world, load, config, own))
-    return own if examples is None else replace(own, data=examples)
+    examples = share_on_node(world, on_all_ranks(world, load, config, objects))
+    return objects if examples is None else replace(objects, data=examples)
 
 
 def _decided(phases: list[Phase], job: HydraJob, learner: Learner, world: World) -> list[Phase]:

@@ -59,4 +59,4 @@ def printable(text: str) -> str:
     >>> printable("loss \x1b[2J 0.5")
     'loss \\x1b[2J 0.5'
     """
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)

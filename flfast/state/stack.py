@@ -70,7 +70,7 @@ class Column:
         rows[: len(self.rows)] = self.rows
         self.rows = rows
 
-    def first(self, num: int) -> Tensor:
+    def head(self, num: int) -> Tensor:
         """A copy of the first rows, [num, ...], in a storage of exactly their size."""
         return self.rows[:num].clone()
 
@@ -97,9 +97,9 @@ class FileColumn(Column):
             with self._path.open("r+b") as file:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, num_bytes)
-        self.rows = self.first(capacity)
+        self.rows = self.head(capacity)
 
-    def first(self, num: int) -> Tensor:
+    def head(self, num: int) -> Tensor:
         """A view of the first rows in the file, which changes with `rows`."""
         shape, dtype = self.rows.shape[1:], self.rows.dtype
         size = num * math.prod(shape)
@@ -174,7 +174,7 @@ class Stack:
         """
         self._close_gaps()
         clients = sorted(self._rows, key=self._rows.__getitem__)
-        leaves = iter([column.first(len(clients)) for column in self._columns])
+        leaves = iter([column.head(len(clients)) for column in self._columns])
         numbers = torch.tensor(clients, dtype=torch.int64)
         return {"clients": numbers, "states": _unflatten(self._skeleton, leaves)}
 

@@ -30,12 +30,12 @@ def _statistics(logits: Tensor, targets: Tensor) -> Statistics:
     }
 
 
-def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
-    scores, targets = found["scores"], found["targets"]
+def _by_group(statistics: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
+    scores, targets = statistics["scores"], statistics["targets"]
     correct = scores.argmax(dim=1) == targets
     entries = torch.arange(len(targets), device=targets.device) * scores.shape[1] + targets
     return {
-        "loss": group_means(found["loss"], group, num_groups),
+        "loss": group_means(statistics["loss"], group, num_groups),
         "accuracy": group_means(correct, group, num_groups),
         "auc": micro_auc(scores, entries, group, num_groups),
     }

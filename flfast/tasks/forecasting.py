@@ -69,9 +69,9 @@ def _statistics(outputs: Tensor, targets: Tensor, losses: Losses = _squared) -> 
     }
 
 
-def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
+def _by_group(statistics: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
     loss, mae, squared, mase = (
-        group_means(found[name], group, num_groups)
+        group_means(statistics[name], group, num_groups)
         for name in ("loss", "absolute", "squared", "scaled")
     )
     return {"loss": loss, "mae": mae, "rmse": squared.sqrt(), "mase": mase}

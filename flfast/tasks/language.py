@@ -66,13 +66,13 @@ def _statistics(logits: Logits, targets: Tensor) -> Statistics:
     return {"loss": _losses(logits, targets), "accuracy": right, "counts": counts}
 
 
-def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
+def _by_group(statistics: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
     loss, accuracy = (
-        group_means(found[name], group, num_groups, weights=found["counts"])
+        group_means(statistics[name], group, num_groups, weights=statistics["counts"])
         for name in ("loss", "accuracy")
     )
-    has_any = found["counts"] > 0
-    exact = group_means((found["accuracy"] == 1).float(), group, num_groups, weights=has_any)
+    has_any = statistics["counts"] > 0
+    exact = group_means((statistics["accuracy"] == 1).float(), group, num_groups, weights=has_any)
     return {"loss": loss, "accuracy": accuracy, "perplexity": loss.exp(), "exact_match": exact}
 
 

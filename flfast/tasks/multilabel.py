@@ -33,15 +33,15 @@ def _statistics(logits: Tensor, targets: Tensor) -> Statistics:
     }
 
 
-def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
-    scores, targets = found["scores"], found["targets"].bool()
+def _by_group(statistics: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
+    scores, targets = statistics["scores"], statistics["targets"].bool()
     predicted = scores > 0.5
     hits, chosen, present = (
         group_sums(mask.sum(dim=1), group, num_groups)
         for mask in (predicted & targets, predicted, targets)
     )
     return {
-        "loss": group_means(found["loss"], group, num_groups),
+        "loss": group_means(statistics["loss"], group, num_groups),
         "accuracy": group_means(predicted == targets, group, num_groups).mean(dim=1),
         "f1": 2 * hits / (chosen + present),
         "auc": micro_auc(scores, targets.flatten().nonzero().flatten(), group, num_groups),

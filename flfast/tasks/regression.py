@@ -27,8 +27,8 @@ def _statistics(outputs: Tensor, targets: Tensor) -> Statistics:
     return {"loss": _losses(outputs, targets), "outputs": outputs, "targets": targets}
 
 
-def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
-    outputs, targets = found["outputs"].double(), found["targets"].double()
+def _by_group(statistics: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
+    outputs, targets = statistics["outputs"].double(), statistics["targets"].double()
     mean = group_means(targets, group, num_groups)
     squared = group_means((outputs - targets).square(), group, num_groups)
     variance = group_means((targets - mean[group]).square(), group, num_groups)

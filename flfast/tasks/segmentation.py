@@ -92,18 +92,18 @@ def _statistics(logits: Tensor, targets: Tensor, dice_weight: float) -> Statisti
     }
 
 
-def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
+def _by_group(statistics: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
     """Dice and IoU of all pixels of a group: means over the classes that are there or predicted.
 
     The background is none of these classes.
     """
     overlap, predicted, targets = (
-        group_sums(found[name][:, 1:], group, num_groups)
+        group_sums(statistics[name][:, 1:], group, num_groups)
         for name in ("overlap", "predicted", "targets")
     )
-    right = found["overlap"].sum(dim=1) / found["targets"].sum(dim=1)
+    right = statistics["overlap"].sum(dim=1) / statistics["targets"].sum(dim=1)
     return {
-        "loss": group_means(found["loss"], group, num_groups),
+        "loss": group_means(statistics["loss"], group, num_groups),
         "dice": (2 * overlap / (predicted + targets)).nanmean(dim=1),
         "iou": (overlap / (predicted + targets - overlap)).nanmean(dim=1),
         "pixel_accuracy": group_means(right, group, num_groups),

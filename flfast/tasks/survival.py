@@ -51,15 +51,16 @@ def _statistics(outputs: Tensor, targets: Tensor) -> Statistics:
     return {"outputs": outputs[:, 0].float(), "time": time, "event": event}
 
 
-def _by_group(found: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
+def _by_group(statistics: Statistics, group: Tensor, num_groups: int) -> dict[str, Tensor]:
     """The loss of a group is the mean of its examples' terms, with risk sets within the group."""
     loss = torch.full((num_groups,), float("nan"), dtype=torch.float64, device=group.device)
-    targets = torch.stack([found["time"], found["event"]], dim=1)
+    targets = torch.stack([statistics["time"], statistics["event"]], dim=1)
     places = group.argsort(stable=True).split(torch.bincount(group, minlength=num_groups).tolist())
     for number, members in enumerate(places):
-        outputs = found["outputs"][members].double().unsqueeze(1)
+        outputs = statistics["outputs"][members].double().unsqueeze(1)
         loss[number] = _losses(outputs, targets[members]).mean()
-    return {"loss": loss, "concordance": concordance(**found, group=group, num_groups=num_groups)}
+    ordered = concordance(**statistics, group=group, num_groups=num_groups)
+    return {"loss": loss, "concordance": ordered}
 
 
 def concordance(

@@ -15,6 +15,7 @@ import flfast
 from flfast.config.check import check
 from flfast.config.composition import CONF, compose, without_hydra
 from flfast.config.errors import ConfigError
+from flfast.config.own import NOTHING
 from flfast.config.saved_config import read_config
 from flfast.config.saved_run import find_run
 from flfast.config.trust import own_targets
@@ -53,7 +54,7 @@ def folder(tmp_path, plain, monkeypatch):
 
 def opened(folder, *allow):
     options = {"run": str(folder), "allow": ",".join(allow)}
-    return find_run(options, [])
+    return find_run(options, [], NOTHING)
 
 
 def put(key, value):
@@ -316,5 +317,5 @@ def test_the_user_may_let_data_of_a_saved_run_write_and_download(folder, caplog)
     [line] = caplog.messages
     assert line.startswith("data.cache=/elsewhere: of a saved run, it is only used if the command")
     assert read_config(run, [target]).data.cache == "/elsewhere"
-    found = find_run({"run": str(run)}, ["data.cache=/mine"])
+    found = find_run({"run": str(run)}, ["data.cache=/mine"], NOTHING)
     assert found.config.data.cache == "/mine"

@@ -15,16 +15,16 @@ class Records:
     """
 
     def __init__(self, first: Callable[[], Tree], states: ClientStates) -> None:
-        self._first, self._states = first, states
+        self._initial, self._states = first, states
 
     def __getitem__(self, clients: Sequence[int]) -> Tree:
         """Records of n clients, each leaf [n, ...]; the first one of those that have none."""
         if not clients:
-            return tree_map(lambda leaf: leaf[None][:0], self._first())
+            return tree_map(lambda leaf: leaf[None][:0], self._initial())
         rows = [self._states.get(client_id) for client_id in clients]
         if any(row is None for row in rows):
-            first = self._first()
-            rows = [first if row is None else row for row in rows]
+            initial = self._initial()
+            rows = [initial if row is None else row for row in rows]
         return tree_map(lambda *leaf: torch.stack(leaf), *(row or {} for row in rows))
 
     def known(self) -> list[int]:

@@ -52,6 +52,6 @@ def _point(params: Tree, trained: Tree) -> tuple[Tree, Tree]:
     return point, {name: p for name, p in point.items() if p.requires_grad}
 
 
-def _by_name(inputs: Tree, found: tuple[Tensor | None, ...]) -> Tree:
-    pairs = zip(inputs, found, strict=True)
+def _by_name(inputs: Tree, gradients: tuple[Tensor | None, ...]) -> Tree:
+    pairs = zip(inputs, gradients, strict=True)
     return {name: value for name, value in pairs if value is not None}

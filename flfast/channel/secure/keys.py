@@ -83,9 +83,9 @@ class Agreements:
     def __init__(self) -> None:
         self._agreed: dict[frozenset[bytes], bytes] = {}
 
-    def __call__(self, own: KeyPair, other: bytes) -> bytes:
+    def __call__(self, keys: KeyPair, other: bytes) -> bytes:
         """The shared secret of a client's keys and another's public key."""
-        pair = frozenset((own.public, other))
+        pair = frozenset((keys.public, other))
         if pair not in self._agreed:
-            self._agreed[pair] = own.exchange(other)
+            self._agreed[pair] = keys.exchange(other)
         return self._agreed[pair]

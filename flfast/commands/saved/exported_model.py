@@ -157,7 +157,7 @@ def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
             f"client={client_id}: clients of algorithm={algorithm.name} do not predict with the "
             f"model alone, so it cannot be exported"
         )
-    model = refused(lambda: build_model(run.saved.config, run.data, run.saved.own, client_id))
+    model = refused(lambda: build_model(run.saved.config, run.data, run.saved.objects, client_id))
     own, weights = run.learner, model_weights(run.server)
     if client_id is not None:
         own = own.of_client(client_id)

@@ -85,7 +85,7 @@ def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
 
 
 def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
-    learner = learner_of(saved.config, saved.own)
+    learner = learner_of(saved.config, saved.objects)
     data, module = learner.data, learner.module
     own = _check_models(module.algorithm, saved, personal=personal)
     _warn_of_other_data(saved, data)
@@ -96,10 +96,10 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     load: Callable[..., _Loaded] = _load_files if saved.checkpoint is None else _load_checkpoint
     algorithm_of, server, rows, origin = load(saved, site, learner, personal=own)
 
-    def engine_of(_: str, one: Learner) -> Engine:
-        trainers = Trainers(one.module, make_trainer)
-        plain = replace(site, module=one.module, trainers=trainers, adapted=one.adapted)
-        predicting = plain.of(algorithm_of(one.module.algorithm), states=site.states)
+    def engine_of(_: str, member: Learner) -> Engine:
+        trainers = Trainers(member.module, make_trainer)
+        plain = replace(site, module=member.module, trainers=trainers, adapted=member.adapted)
+        predicting = plain.of(algorithm_of(member.module.algorithm), states=site.states)
         return engine_of_site(phases[0].config, predicting, {}, DIRECT)
 
     engine = with_members(engine_of("", learner), learner, engine_of)

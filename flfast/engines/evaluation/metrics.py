@@ -67,12 +67,12 @@ def set_metrics(
     )
 
 
-def _single_class(found: Statistics) -> bool:
+def _single_class(statistics: Statistics) -> bool:
     for part in (slice(_SAMPLE), slice(None)):  # of most models, few examples tell
-        predicted = found["scores"][part].argmax(dim=1)
+        predicted = statistics["scores"][part].argmax(dim=1)
         if bool((predicted != predicted[0]).any()):
             return False
-    return bool((found["targets"] != found["targets"][0]).any())
+    return bool((statistics["targets"] != statistics["targets"][0]).any())
 
 
 def group_metrics(

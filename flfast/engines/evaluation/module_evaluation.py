@@ -117,21 +117,21 @@ class ModuleEvaluation(Evaluation):
         model.to("cpu")
 
 
-def _joined(part: EvaluationSet, found: Mapping[int, Statistics]) -> Statistics:
+def _joined(part: EvaluationSet, predictions: Mapping[int, Statistics]) -> Statistics:
     """The predictions of all groups in the order of the set."""
-    names = next(iter(found.values()), {})
+    names = next(iter(predictions.values()), {})
     if not names:
         return {}
-    order = np.argsort(np.concatenate([np.flatnonzero(part.group == k) for k in found]))
-    parts = {name: torch.cat([own[name] for own in found.values()]) for name in names}
+    order = np.argsort(np.concatenate([np.flatnonzero(part.group == k) for k in predictions]))
+    parts = {name: torch.cat([own[name] for own in predictions.values()]) for name in names}
     return {name: rows[torch.from_numpy(order)] for name, rows in parts.items()}
 
 
-def _as_metrics(part: EvaluationSet, found: Mapping[int, dict[str, float]]) -> GroupMetrics:
+def _as_metrics(part: EvaluationSet, measured: Mapping[int, dict[str, float]]) -> GroupMetrics:
     groups = part.groups.tolist()
     num = torch.from_numpy(np.bincount(part.place, minlength=len(groups)))
-    names = in_order(name for values in found.values() for name in values)
-    rows = [[found[k].get(name, torch.nan) for k in groups] for name in names]
+    names = in_order(name for values in measured.values() for name in values)
+    rows = [[measured[k].get(name, torch.nan) for k in groups] for name in names]
     values = dict(zip(names, torch.tensor(rows, dtype=torch.float64), strict=True))
     groups, best = torch.tensor(groups), headline(names)
     return GroupMetrics(groups, num, num.double(), values, {}, best, tuple(names))

@@ -197,11 +197,11 @@ def _rows(predictions: Statistics, part: EvaluationSet) -> Statistics:
     return {name: rows[part.positions].cpu() for name, rows in predictions.items()}
 
 
-def _of_all_ranks(world: World, own: list[Statistics]) -> list[Statistics]:
+def _of_all_ranks(world: World, predictions: list[Statistics]) -> list[Statistics]:
     """Predictions of every pass, those of rank 0 first; collective."""
     if world.size == 1:
-        return own
-    sent = [{name: tensor.cpu() for name, tensor in part.items()} for part in own]
+        return predictions
+    sent = [{name: tensor.cpu() for name, tensor in part.items()} for part in predictions]
     ranks = gather(world, sent, "predictions")
     return [
         {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -27,7 +27,7 @@ class _MetricsFacts(BaseModel, strict=True):
     sets: dict[str, _SetFacts]
 
 
-def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
+def message_of_metrics(by_set: Mapping[str, GroupMetrics]) -> Message:
     """A client's own metrics by set."""
     sets = {
         name: _SetFacts(
@@ -35,7 +35,7 @@ def message_of_metrics(found: Mapping[str, GroupMetrics]) -> Message:
             weight=float(metrics.weight[0]),
             values={key: float(value[0]) for key, value in metrics.values.items()},
         )
-        for name, metrics in found.items()
+        for name, metrics in by_set.items()
     }
     return Message(_MetricsFacts(sets=sets).model_dump())
 

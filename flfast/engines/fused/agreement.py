@@ -72,20 +72,20 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
     return None if same else "traced steps end at other weights (docs/engines.md, Equal steps)"
 
 
-def agree(found: Tree, expected: TrialSteps, *, nearby: Iterable[TrialSteps] = ()) -> bool:
+def agree(weights: Tree, expected: TrialSteps, *, nearby: Iterable[TrialSteps] = ()) -> bool:
     """Whether two ways of local training end at the same weights up to rounding.
 
     `nearby` are the reference steps from perturbed weights.
     """
     ends, update = _flat(expected.end), _update(expected)
     if not math.isfinite(_norm(ends)):  # such as with NaN among the examples
-        return not math.isfinite(_norm(_flat(found)))
+        return not math.isfinite(_norm(_flat(weights)))
     eps = max((torch.finfo(leaf.dtype).eps for leaf in ends), default=0.0)
     # Updates are compared, not ends: the perturbation itself is no effect of rounding.
     rounding = max((_distance(_update(other), update) for other in nearby), default=0.0)
     rounding += eps * _norm(ends)
     flipped = FLIPPED * min(eps / torch.finfo(torch.float32).eps, 1.0)
-    return _distance(_flat(found), ends) <= SAFETY * rounding + flipped * _norm(update)
+    return _distance(_flat(weights), ends) <= SAFETY * rounding + flipped * _norm(update)
 
 
 def _update(trained: TrialSteps) -> list[Tensor]:

@@ -94,12 +94,12 @@ class FusedTraining:
             return
         reason = not_stackable(plan.batching)
         if reason is None:
-            first, weights = self._site.data.first_client, read_weights(self._site.model)
-            download = first_downloads(self._site.algorithm, weights, first)
+            client_id, weights = self._site.data.first_client, read_weights(self._site.model)
+            download = first_downloads(self._site.algorithm, weights, client_id)
             one_step = plan._replace(local_steps=1, local_epochs=None)
             results: list[LocalResult] = []
             try:
-                self.train([first, first], download, one_step, results.append)
+                self.train([client_id, client_id], download, one_step, results.append)
             except (RuntimeError, NotImplementedError) as error:
                 reason = f"the model cannot be stacked: {first_line(error)}"
         if reason is not None:
@@ -217,9 +217,9 @@ class FusedTraining:
         def sizes_of_steps(client_id: int) -> np.ndarray:
             num_examples = len(sizes.indices_of(client_id))
             epoch_steps = local_epoch(num_examples, batching).num_steps
-            own = download.plan(client_id, plan).with_work_fraction(epoch_steps)
+            of_client = download.plan(client_id, plan).with_work_fraction(epoch_steps)
             return local_steps(
-                num_examples, batching, epochs=own.local_epochs, steps=own.local_steps
+                num_examples, batching, epochs=of_client.local_epochs, steps=of_client.local_steps
             ).sizes
 
         return [

@@ -63,8 +63,8 @@ class Adapted:
         """
         names = {name: name.replace(".base_layer.", ".") for name in self.base.leaves}
         self.base.replace({name: found[whole] for name, whole in names.items()})
-        own = by_name(read_weights(self.model))
-        return {n: found.get(n.replace(".base_layer.", "."), leaf) for n, leaf in own.items()}
+        leaves = by_name(read_weights(self.model))
+        return {n: found.get(n.replace(".base_layer.", "."), leaf) for n, leaf in leaves.items()}
 
     def to_file(self, weights: Tree) -> dict[str, Tensor]:
         """The tensors of the adapter's file, on the CPU."""

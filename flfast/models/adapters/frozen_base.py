@@ -40,7 +40,7 @@ class FrozenBase:
 
     def __init__(self, model: nn.Module, trained: Iterable[str]) -> None:
         self._model, kept = model, set(trained)
-        self._first: list[Tensor] = []
+        self._base: list[Tensor] = []
         self._places: list[_Place] = []
         self._given: dict[str, Tensor] = {}  # first values of leaves that have changed
         self.folded: object = None  # what it was changed by
@@ -53,13 +53,13 @@ class FrozenBase:
                 name = f"{path}.{key}" if path else key
                 if name not in kept:
                     number = indices.setdefault(leaf, len(indices))
-                    if number == len(self._first):
-                        self._first.append(leaf.detach())
+                    if number == len(self._base):
+                        self._base.append(leaf.detach())
                     delattr(module, key)
                     module.register_buffer(key, None, persistent=False)
                     trains = isinstance(leaf, nn.Parameter) and leaf.is_floating_point()
                     self._places.append(_Place(module, key, name, number, trains))
-        self._put(dict(enumerate(self._first)))
+        self._put(dict(enumerate(self._base)))
         # torch has no hook for moves of a module; a parent moves this one by the same method.
         model.__dict__["_apply"] = self._move
         model.__dict__[_BASE] = self
@@ -67,7 +67,7 @@ class FrozenBase:
     @property
     def leaves(self) -> dict[str, Tensor]:
         """The leaves by name, on the device and of the type on which they were given."""
-        return {place.name: self._first[place.number] for place in self._places}
+        return {place.name: self._base[place.number] for place in self._places}
 
     def change(self, changes: Mapping[str, Tensor]) -> None:
         """Let leaves be what was given plus changes."""
@@ -80,7 +80,7 @@ class FrozenBase:
         """Give leaves other values, in place: programs refer to their tensors."""
         for place in self._places:
             if place.name in leaves:
-                self._first[place.number].copy_(leaves[place.name])
+                self._base[place.number].copy_(leaves[place.name])
                 for copies in self._copies.values():
                     if place.number in copies:
                         copies[place.number].copy_(leaves[place.name])
@@ -125,7 +125,7 @@ class FrozenBase:
 
     def _copy(self, number: int, now: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
         like = fn(now.new_empty(0))
-        first = self._first[number]
+        first = self._base[number]
         wanted = (like.device, like.dtype)
         if wanted == (first.device, first.dtype):
             return first

@@ -89,21 +89,21 @@ def _metric(column: str) -> str:
     return column.partition("/")[2]
 
 
-def _worst(name: str, run: RunRecord, rows: Sequence[Row], own: str, *, alone: bool) -> DataTable:
-    found = partition(run)
-    labels = found.get("class_names", [])
-    sizes = {client["client_id"]: client for client in found.get("clients", [])}
-    measured = [row for row in rows if math.isfinite(number(row, own))]
-    sign = -1 if falls(own) else 1
-    measured.sort(key=lambda row: (sign * number(row, own), number(row, "client_id")))
+def _worst(name: str, run: RunRecord, rows: Sequence[Row], key: str, *, alone: bool) -> DataTable:
+    listed = partition(run)
+    labels = listed.get("class_names", [])
+    sizes = {client["client_id"]: client for client in listed.get("clients", [])}
+    measured = [row for row in rows if math.isfinite(number(row, key))]
+    sign = -1 if falls(key) else 1
+    measured.sort(key=lambda row: (sign * number(row, key), number(row, "client_id")))
     cells = []
     for row in measured[: min(_WORST, max(3, len(measured) // 3))]:
         client = sizes.get(int(number(row, "client_id")), {})
-        shown = value(own, number(row, own))
+        shown = value(key, number(row, key))
         cells.append([_called(client or row), shown, *_data(client, labels)])
     whose = "" if alone else f" of {name}, seed {run.seed}"
-    headings = ["client", own, "training examples", "test examples", "most frequent labels"]
-    worst = f"{'highest' if falls(own) else 'lowest'} {_metric(own)}"
+    headings = ["client", key, "training examples", "test examples", "most frequent labels"]
+    worst = f"{'highest' if falls(key) else 'lowest'} {_metric(key)}"
     return DataTable(f"Clients{whose} with the {worst}", headings, cells)
 
 
@@ -166,13 +166,13 @@ def _source(run: RunRecord) -> str:
     return " · ".join(word for word in words if word)
 
 
-def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart | None:
-    listed = found["clients"]
-    shown = [listed[n] for n in thinned(range(len(listed)), _MOST_CLIENTS)]
+def _labels(run: RunRecord, content: Mapping[str, Any], *, several: bool) -> Chart | None:
+    clients = content["clients"]
+    shown = [clients[n] for n in thinned(range(len(clients)), _MOST_CLIENTS)]
     classes = len(shown[0]["labels"])
     if not classes:
         return None
-    series = [f"label {label}" for label in _labels_of(found.get("class_names", []), classes)]
+    series = [f"label {label}" for label in _labels_of(content.get("class_names", []), classes)]
     bars = {_called(client): client["labels"] for client in shown}
     if classes > _MOST_CLASSES:
         # More colours than one can tell apart: the frequent labels of a client instead.
@@ -180,8 +180,8 @@ def _labels(run: RunRecord, found: Mapping[str, Any], *, several: bool) -> Chart
         ranked = {name: sorted(parts, reverse=True) for name, parts in bars.items()}
         bars = {name: [*parts[:3], sum(parts[3:])] for name, parts in ranked.items()}
     title = "Examples of each client by label" + (f" ({_source(run)})" if several else "")
-    few = len(shown) < found["num_clients"]
-    note = f"{len(shown)} of {found['num_clients']:,} clients." if few else ""
+    few = len(shown) < content["num_clients"]
+    note = f"{len(shown)} of {content['num_clients']:,} clients." if few else ""
     return bar_chart(title, bars, series, heading="client", form=lambda n: f"{n:g}", note=note)
 
 

@@ -40,11 +40,11 @@ def tests(content: Content) -> Section | None:
         return None
     column = content.criterion.name
     rows = []
-    for found in content.comparisons:
-        shown = difference(found.difference, percent=content.in_percent)
-        cells = [f"{found.first} and {found.second}", shown]
-        cells += [str(found.difference.num), p_value(found.p), p_value(found.adjusted)]
-        rows.append([*cells, _verdict(found)])
+    for test in content.comparisons:
+        shown = difference(test.difference, percent=content.in_percent)
+        cells = [f"{test.higher} and {test.lower}", shown]
+        cells += [str(test.difference.num), p_value(test.p), p_value(test.adjusted)]
+        rows.append([*cells, _verdict(test)])
     headings = ["settings", "first minus second", "common seeds", "p", "p (Holm)", "verdict"]
     tables = [DataTable(f"Differences of {column}", headings, rows[:_FIRST_TESTS])]
     if len(rows) > _FIRST_TESTS:
@@ -57,12 +57,12 @@ def tests(content: Content) -> Section | None:
     return Section("Tests", intro, tables=tables)
 
 
-def _verdict(found: Comparison) -> str:
-    if found.difference.num < FEWEST_SEEDS:
+def _verdict(comparison: Comparison) -> str:
+    if comparison.difference.num < FEWEST_SEEDS:
         return "too few seeds"
-    if math.isnan(found.adjusted):
+    if math.isnan(comparison.adjusted):
         return "all differences equal"
-    return "certain" if found.certain else "not certain"
+    return "certain" if comparison.certain else "not certain"
 
 
 def curves(content: Content) -> Section | None:

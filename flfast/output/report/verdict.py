@@ -86,19 +86,19 @@ def _one_setting(content: Content) -> Verdict:
 def _several(content: Content) -> Verdict:
     assert content.criterion is not None
     best, second = content.ranking[:2]
-    own = {
-        c.second if c.first == best else c.first: c
+    comparisons = {
+        c.lower if c.higher == best else c.higher: c
         for c in content.comparisons
-        if best in (c.first, c.second)
+        if best in (c.higher, c.lower)
     }
-    common = own[second].difference.num
-    certainty, mark = _certainty(best, second, own, content)
+    common = comparisons[second].difference.num
+    certainty, mark = _certainty(best, second, comparisons, content)
     # What is not certain must not sound as if it were.
     kind = "highest" if content.criterion.rises else "lowest"
     result = f"{best} is best: " if mark == "certain" else f"{best} has the {kind} mean: "
     result += f"{_result(content, best)}."
     if common:
-        gap = difference(_signed(own[second], best, content), percent=content.in_percent)
+        gap = difference(_signed(comparisons[second], best, content), percent=content.in_percent)
         side = "above" if content.criterion.rises else "below"
         result += f" That is {gap} {side} {second}, the next best."
     else:
@@ -107,10 +107,10 @@ def _several(content: Content) -> Verdict:
 
 
 def _certainty(
-    best: str, second: str, own: Mapping[str, Comparison], content: Content
+    best: str, second: str, comparisons: Mapping[str, Comparison], content: Content
 ) -> tuple[str, str]:
-    """A sentence and a mark; `own` has the comparison of the best setting with each other one."""
-    nearest = own[second]
+    """A sentence and a mark; `comparisons` are those of the best setting, by the other one."""
+    nearest = comparisons[second]
     common = nearest.difference.num
     if common < FEWEST_SEEDS:
         seeds = f"{common} common seed{'s' * (common != 1)}"
@@ -119,11 +119,11 @@ def _certainty(
     tested = sum(not math.isnan(c.adjusted) for c in content.comparisons)
     how = f"paired t-tests over {common} common seeds, Holm's correction for {tested} comparisons"
     how = f"({how if tested > 1 else f'paired t-test over {common} common seeds'})"
-    sure = [n for n, c in own.items() if c.certain and _signed(c, best, content).mean > 0]
+    sure = [n for n, c in comparisons.items() if c.certain and _signed(c, best, content).mean > 0]
     p = f"p = {p_value(nearest.adjusted)}".replace("= <", "<")
-    if len(sure) == len(own):
+    if len(sure) == len(comparisons):
         return f"This is certain at the 5 % level: {p} against {second} {how}.", "certain"
-    rest = ", ".join(name for name in own if name not in sure)
+    rest = ", ".join(name for name in comparisons if name not in sure)
     if math.isnan(nearest.adjusted):
         text = f"This is not certain: in all seeds the difference to {second} is the same."
     elif second in sure:
@@ -139,7 +139,7 @@ def _certainty(
 def _signed(comparison: Comparison, best: str, content: Content) -> Interval:
     """The difference best - other for accuracies, other - best for losses."""
     found = comparison.difference
-    ahead = (comparison.first == best) == bool(content.criterion and content.criterion.rises)
+    ahead = (comparison.higher == best) == bool(content.criterion and content.criterion.rises)
     return found if ahead else -found
 
 

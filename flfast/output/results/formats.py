@@ -70,33 +70,33 @@ def value(column: str, number: float, std: float = math.nan) -> str:
     return " ± ".join(words) + " %" * percents
 
 
-def interval(column: str, found: Interval) -> str:
+def interval(column: str, estimate: Interval) -> str:
     """A mean and its interval; without one where there are too few seeds, or all are equal.
 
     >>> interval("global/accuracy", Interval(0.5, 0.25, 0.75, 3))
     '50.00 % [25.00, 75.00]'
     """
-    mean = value(column, found.mean)
-    if not math.isfinite(found.low) or found.low == found.high:
+    mean = value(column, estimate.mean)
+    if not math.isfinite(estimate.low) or estimate.low == estimate.high:
         return mean
-    ends = (value(column, end).removesuffix(" %") for end in (found.low, found.high))
+    ends = (value(column, end).removesuffix(" %") for end in (estimate.low, estimate.high))
     return f"{mean} [{', '.join(ends)}]"
 
 
-def difference(found: Interval, *, percent: bool) -> str:
+def difference(estimate: Interval, *, percent: bool) -> str:
     """A difference of two means and its interval; of what is in percent in points.
 
     >>> difference(Interval(0.0125, -0.01, 0.035, 3), percent=True)
     '1.25 points [-1.00, 3.50]'
     """
     if not percent:
-        return interval("", found)
-    if not math.isfinite(found.mean):
+        return interval("", estimate)
+    if not math.isfinite(estimate.mean):
         return "-"
     ends = ""
-    if math.isfinite(found.low):
-        ends = f" [{100 * found.low:.2f}, {100 * found.high:.2f}]"
-    return f"{100 * found.mean:.2f} points{ends}"
+    if math.isfinite(estimate.low):
+        ends = f" [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"
+    return f"{100 * estimate.mean:.2f} points{ends}"
 
 
 def p_value(p: float) -> str:

@@ -203,19 +203,19 @@ def partition(run: RunRecord) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(read_file(path))
+        content = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
-        found = None
-    if not _is_partition(found):
+        content = None
+    if not _is_partition(content):
         log.warning("clients' data are not shown: %s is not what a run writes", path)
         return {}
-    return dict(found)
+    return dict(content)
 
 
-def _is_partition(found: Any) -> bool:
+def _is_partition(content: Any) -> bool:
     """Whether this has the parts that a report shows, with the types that it needs."""
     numbers = ("num_clients", "num_classes", "num_examples", "num_central_test")
-    parts = mapping(found)
+    parts = mapping(content)
     clients, sizes = parts.get("clients"), mapping(parts.get("client_size"))
     return (
         all(isinstance(parts.get(name), int) for name in numbers)

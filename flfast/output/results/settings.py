@@ -88,11 +88,11 @@ _OPTIONS_THAT_SPEAK = ("algorithm", "data", "model", "partition")
 _HYDRA_KEYS = ("_partial_", "_convert_", "_recursive_")
 
 
-def _differs(key: str, runs: Sequence[RunRecord], found: Sequence[Mapping[str, str]]) -> bool:
+def _differs(key: str, runs: Sequence[RunRecord], by_run: Sequence[Mapping[str, str]]) -> bool:
     group = key.partition(".")[0]
     inside = key != group and any(group in run.choices for run in runs)
     by_option: dict[str, set[str | None]] = {}
-    for run, settings in zip(runs, found, strict=True):
+    for run, settings in zip(runs, by_run, strict=True):
         option = run.choices.get(group, "") if inside else ""
         by_option.setdefault(option, set()).add(settings.get(key))
     return any(len(values) > 1 for values in by_option.values())

@@ -43,16 +43,16 @@ class Comparison(NamedTuple):
     """A paired test between two settings over the seeds that both have.
 
     Attributes:
-        first: label of the setting with the larger mean over these seeds.
-        second: label of the other setting.
-        difference: first minus second, and its interval.
+        higher: label of the setting with the larger mean over these seeds.
+        lower: label of the other setting.
+        difference: higher minus lower, and its interval.
         p: two-sided p-value of the paired t-test; NaN if there are too few seeds, or if all
             differences are equal.
         adjusted: `p` after Holm's correction over all comparisons; NaN likewise.
     """
 
-    first: str
-    second: str
+    higher: str
+    lower: str
     difference: Interval
     p: float
     adjusted: float
@@ -109,12 +109,12 @@ def _bootstrap(values: np.ndarray) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-def paired_test(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Interval, float]:
-    """Difference first - second of values by seed, and the p-value of the paired t-test.
+def paired_test(values: Mapping[str, float], other: Mapping[str, float]) -> tuple[Interval, float]:
+    """Difference values - other by seed, and the p-value of the paired t-test.
 
     Only seeds count that both have.
     """
-    pairs = [(value, second[seed]) for seed, value in first.items() if seed in second]
+    pairs = [(value, other[seed]) for seed, value in values.items() if seed in other]
     pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
     differences = [a - b for a, b in pairs]
     interval = mean_interval(differences)

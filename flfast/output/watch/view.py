@@ -143,5 +143,5 @@ def _costs(job: Progress) -> list[str]:
     return [*times, *usage(row), *virtual(row)]
 
 
-def _known(found: Mapping[str, str]) -> list[str]:
-    return [text.format(shown) for text, shown in found.items() if shown != "-"]
+def _known(texts: Mapping[str, str]) -> list[str]:
+    return [text.format(shown) for text, shown in texts.items() if shown != "-"]

@@ -80,10 +80,10 @@ def fisher_trace(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
     The gradient of one example takes as much memory as the model.
     """
 
-    def error(own: Tree, x: Tensor, y: Tensor) -> Any:
-        return task({**weights, **own}, Batch(x.unsqueeze(0), y.unsqueeze(0)))
+    def error(personal: Tree, x: Tensor, y: Tensor) -> Any:
+        return task({**weights, **personal}, Batch(x.unsqueeze(0), y.unsqueeze(0)))
 
-    own = {name: weights[name] for name in ctx.start["params"]}
+    personal = {name: weights[name] for name in ctx.start["params"]}
     x, y = (part[:: -(-len(batch.targets) // SAMPLE)] for part in batch[:2])
-    grads = vmap(grad(error), in_dims=(None, 0, 0))(own, x, y)
+    grads = vmap(grad(error), in_dims=(None, 0, 0))(personal, x, y)
     return {"trace": squared_norm(grads) * len(batch.targets) / len(y)}

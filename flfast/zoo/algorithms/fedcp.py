@@ -34,8 +34,8 @@ def fedcp(
         "gate", lambda: nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d)), initial, seed=seed
     )
 
-    def logits(weights: Tree, z: Tensor, shared: Tree, own: Tree) -> Tensor:
-        v = F.normalize(own[top.names[0]].sum(0), dim=0).to(z)
+    def logits(weights: Tree, z: Tensor, shared: Tree, personal: Tree) -> Tensor:
+        v = F.normalize(personal[top.names[0]].sum(0), dim=0).to(z)
         r, s = gate(weights, z * v).relu().unflatten(1, (2, -1)).softmax(1).unbind(1)
         return top.logits(personal_part(weights), r * z) + top.logits(shared, s * z)
 

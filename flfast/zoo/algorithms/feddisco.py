@@ -25,12 +25,12 @@ FLOOR = 1e-9
 def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
     """FedAvg with weights by size and label distribution; a = b = 0 is FedAvg."""
 
-    def own(ctx: Context) -> Tree:
+    def facts(ctx: Context) -> Tree:
         labels = ctx.facts["labels"].cpu()
         return {"examples": labels.sum(), "discrepancy": kl_from_uniform(labels)}
 
     def weight(done: Finished, ctx: Context) -> float:
-        part = {name: float(leaf / ctx.server["sums"][name]) for name, leaf in own(ctx).items()}
+        part = {name: float(leaf / ctx.server["sums"][name]) for name, leaf in facts(ctx).items()}
         distance = part["discrepancy"] if ctx.server["sums"]["discrepancy"] else 0.0
         return max(part["examples"] - a * distance + b, FLOOR * part["examples"])
 
@@ -39,7 +39,7 @@ def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
         broadcast=lambda server: {"params": {}, "buffers": {}},
         stages=(),
         facts=("labels",),
-        finish=lambda done, ctx: ({"sums": own(ctx)}, {}),
+        finish=lambda done, ctx: ({"sums": facts(ctx)}, {}),
         parts={"sums": Part("sum", learned=False)},
     )
 

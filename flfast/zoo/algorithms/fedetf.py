@@ -65,7 +65,7 @@ def fedetf(  # noqa: PLR0913 - one parameter an option
         priors = torch.where(counts > 0, counts.clamp(min=1).log(), EXCLUDED).to(found.dtype)
         return task.mean(F.cross_entropy(found + priors, batch.targets, reduction="none"))
 
-    def own(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+    def plain(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z = top.fixed_features(task, params, batch)
         found = logits(params, top.logits(personal_part(params), z), params[VECTORS])
         return task.mean(F.cross_entropy(found, batch.targets, reduction="none"))
@@ -89,9 +89,9 @@ def fedetf(  # noqa: PLR0913 - one parameter an option
     def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
         return logits(weights, task.fixed_logits(weights, batch), weights[VECTORS])
 
-    by_vectors = LocalStage([VECTORS], cycle_epochs, loss=own, lr=vectors_lr)
+    by_vectors = LocalStage([VECTORS], cycle_epochs, loss=plain, lr=vectors_lr)
     by_projection = LocalStage(
-        [*prefixed(dict.fromkeys(top.names))], cycle_epochs, loss=own, lr=projection_lr
+        [*prefixed(dict.fromkeys(top.names))], cycle_epochs, loss=plain, lr=projection_lr
     )
     personal = [by_vectors._replace(begin=with_head), by_projection]
     personal += [by_vectors, by_projection] * (cycles - 1)

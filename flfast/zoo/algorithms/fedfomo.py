@@ -130,7 +130,7 @@ def moves(ctx: Context) -> Tree:
     """From s_k to the client's own model and the M others', each leaf [1 + M, ...]."""
     models = ctx.server["models"]
     return tree_map(
-        lambda others, own, before: torch.cat([own[None], others]) - before,
+        lambda others, personal, before: torch.cat([personal[None], others]) - before,
         models,
         part_of(ctx.client["own"], models),
         part_of(ctx.client["before"], models),
@@ -161,7 +161,7 @@ def mixed(ctx: Context) -> Tree:
 
 def begin_mixed(weights: Tree, ctx: Context) -> Tree:
     """`mixed`, plus the rounding errors that the fused engine adds to weights in a trial."""
-    return tree_map(lambda w, own, new: (w - own) + new, weights, ctx.start, mixed(ctx))
+    return tree_map(lambda w, start, new: (w - start) + new, weights, ctx.start, mixed(ctx))
 
 
 def with_gains(server: Tree, uploads: Uploads) -> Tree:

@@ -18,14 +18,14 @@ class Pairs(NamedTuple):
 
     Attributes:
         originals: [B, channels, H, W].
-        found: reconstructions, [B, channels, H, W].
+        reconstructed: reconstructions, [B, channels, H, W].
         labels: labels of the originals, int64 [B].
         guessed: labels of the reconstructions, int64 [B].
         mse: mean squared error of each, [B].
     """
 
     originals: Tensor
-    found: Tensor
+    reconstructed: Tensor
     labels: Tensor
     guessed: Tensor
     mse: Tensor
@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
 
 def paired(
     originals: Tensor,
-    found: Tensor,
+    reconstructed: Tensor,
     labels: Tensor,
     guessed: Tensor,
     bounds: tuple[Tensor, Tensor],
@@ -56,13 +56,13 @@ def paired(
     from scipy.optimize import linear_sum_assignment
 
     low, high = bounds
-    scaled = [((images - low) / (high - low)).flatten(1) for images in (originals, found)]
+    scaled = [((images - low) / (high - low)).flatten(1) for images in (originals, reconstructed)]
     errors = (scaled[0][:, None] - scaled[1][None]).square().mean(dim=2)  # [B, B]
     _, order = linear_sum_assignment(errors.numpy())
     chosen = torch.from_numpy(order)
     return Pairs(
         originals=scaled[0].view_as(originals),
-        found=scaled[1][chosen].view_as(originals),
+        reconstructed=scaled[1][chosen].view_as(originals),
         labels=labels,
         guessed=guessed[chosen],
         mse=errors[torch.arange(len(chosen)), chosen],
@@ -97,7 +97,7 @@ def draw_pairs(path: Path, *, pairs: Pairs, title: str) -> None:
     with figure(path, size=(max(1.5 * num, 7.5), 4.0), dpi=150, title=title) as picture:
         axes = picture.subplots(2, num, squeeze=False)
         for place in range(num):
-            for row, images in enumerate((pairs.originals, pairs.found)):
+            for row, images in enumerate((pairs.originals, pairs.reconstructed)):
                 image = images[place]
                 shown = image.permute(1, 2, 0) if len(image) == 3 else image[0]
                 axes[row, place].imshow(shown.numpy(), cmap="gray", vmin=0, vmax=1)

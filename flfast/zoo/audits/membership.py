@@ -84,14 +84,14 @@ def _measure(federation: Federation, *, max_examples: int, per_client: bool) -> 
             draw_membership,
             members=inside,
             others=outside,
-            found=found,
+            roc=found,
             title=f"Membership inference · {federation.title}",
         ),
     )
 
 
 def _row(
-    round_idx: int, client_id: int, found: "Separation", inside: np.ndarray, outside: np.ndarray
+    round_idx: int, client_id: int, roc: "Separation", inside: np.ndarray, outside: np.ndarray
 ) -> dict[str, Any]:
     return {
         "audit": "membership",
@@ -99,7 +99,7 @@ def _row(
         "client_id": client_id,  # -1: all of them
         "members": len(inside),
         "others": len(outside),
-        **found.scores,
+        **roc.scores,
         "member_loss": float(inside.mean()),
         "other_loss": float(outside.mean()),
     }
@@ -146,7 +146,7 @@ def example_losses(federation: Federation, indices: np.ndarray) -> np.ndarray:
 
 
 def draw_membership(
-    path: Path, *, members: np.ndarray, others: np.ndarray, found: "Separation", title: str
+    path: Path, *, members: np.ndarray, others: np.ndarray, roc: "Separation", title: str
 ) -> None:
     """Write a PNG with the losses of members [M] and of others [N]."""
     with figure(path, size=(9.5, 3.8), dpi=150, title=title) as picture:
@@ -168,9 +168,9 @@ def draw_membership(
         histograms.set_ylabel("examples")
         histograms.legend()
         curve.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle="--")
-        curve.plot(found.fpr, found.tpr, color=COLOURS["local"])
+        curve.plot(roc.fpr, roc.tpr, color=COLOURS["local"])
         title = "ROC: AUC {auc:.3f} ({auc_low:.3f} to {auc_high:.3f})"
-        curve.set_title(title.format_map(found.scores))
+        curve.set_title(title.format_map(roc.scores))
         curve.set_xlabel("false positive rate")
         curve.set_ylabel("true positive rate")
         curve.set_aspect("equal")

@@ -74,11 +74,11 @@ class _UNet(nn.Module):
         return logits
 
 
-def _block(first: int, last: int, norm: Callable[[int], nn.Module]) -> nn.Module:
+def _block(inputs: int, outputs: int, norm: Callable[[int], nn.Module]) -> nn.Module:
     """Two 3x3 convolutions, each with normalisation and ReLU."""
     layers = [
         layer
-        for size in (first, last)
-        for layer in (nn.Conv2d(size, last, kernel_size=3, padding=1), norm(last), nn.ReLU())
+        for size in (inputs, outputs)
+        for layer in (nn.Conv2d(size, outputs, kernel_size=3, padding=1), norm(outputs), nn.ReLU())
     ]
     return nn.Sequential(*layers)

@@ -23,6 +23,7 @@ from flfast.commands.saved.evaluation_files import metrics_of
 from flfast.commands.saved.opened_run import open_run
 from flfast.config.composition import compose, without_hydra
 from flfast.config.errors import ConfigError
+from flfast.config.own import NOTHING
 from flfast.config.saved_options import EVALUATE, EXPORT, read_options
 from flfast.config.saved_run import find_run
 from flfast.evaluate import evaluate
@@ -33,7 +34,7 @@ def evaluated(run, *words):
     """Metrics by column, without the files."""
     options, overrides = read_options([f"run={run}", "allow=nets_to_export", *words], EVALUATE)
     own = {"true": True, "false": False, None: None}[options.get("personal")]
-    opened = open_run(find_run(options, overrides), personal=own)
+    opened = open_run(find_run(options, overrides, NOTHING), personal=own)
     return metrics_of(evaluated_sets(opened, options.get("split", "test")))
 
 

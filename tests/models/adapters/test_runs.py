@@ -32,7 +32,7 @@ SMALL = (
 
 def evaluated(run, personal):
     options, overrides = read_options([f"run={run}"], EVALUATE)
-    opened = open_run(find_run(options, overrides), personal=personal)
+    opened = open_run(find_run(options, overrides, NOTHING), personal=personal)
     return metrics_of(evaluate(opened, "test"))
 
 
@@ -84,7 +84,7 @@ def test_every_member_of_an_opened_family_has_the_base_that_the_server_made(flfa
     run = flfast_run(*words)
     found = load(run / "model.pt")
     options, overrides = read_options([f"run={run}"], EVALUATE)
-    opened = open_run(find_run(options, overrides), personal=False)
+    opened = open_run(find_run(options, overrides, NOTHING), personal=False)
     for one in (opened.learner, *opened.learner.members.others):
         base = one.adapted.base.leaves["fc1.base_layer.weight"]
         assert torch.equal(base, found["fc1.weight"])

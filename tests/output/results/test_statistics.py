@@ -110,13 +110,13 @@ def test_all_pairs_are_compared_and_corrected_together():
         for (name, mean), row in zip(means.items(), seeds, strict=True)
     }
     found = compare_all(values)
-    assert {(c.first, c.second) for c in found} == {
+    assert {(c.higher, c.lower) for c in found} == {
         ("best", "worst"),
         ("best", "middle"),
         ("middle", "worst"),
     }
     assert all(c.certain and c.difference.low > 0 for c in found)
     for c in found:
-        raw = stats.ttest_rel([*values[c.first].values()], [*values[c.second].values()]).pvalue
+        raw = stats.ttest_rel([*values[c.higher].values()], [*values[c.lower].values()]).pvalue
         assert c.p == pytest.approx(raw)
         assert c.p < c.adjusted <= 3 * c.p or c is found[-1]

@@ -89,7 +89,7 @@ def test_images_are_paired_whatever_their_order(order, error):
     low, high = torch.zeros(1, 1, 1), torch.full((1, 1, 1), 0.5)
     labels = torch.tensor([3, 1, 1, 0])
     found = paired(images, images[order] + error, labels, labels[order], (low, high))
-    torch.testing.assert_close(found.found, found.originals + 2 * error)
+    torch.testing.assert_close(found.reconstructed, found.originals + 2 * error)
     assert torch.equal(found.guessed, labels)
     assert found.num_right == 4
     torch.testing.assert_close(found.mse, torch.full((4,), (2 * error) ** 2), atol=1e-6, rtol=1e-3)

@@ -53,10 +53,10 @@ def put(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
     graph.erase_node(node)
 
 
-def between(first: Node, last: Node) -> Iterator[Node]:
+def between(earlier: Node, later: Node) -> Iterator[Node]:
     """The nodes strictly between two."""
-    node = first.next
-    while node is not last:
+    node = earlier.next
+    while node is not later:
         yield node
         node = node.next
 
@@ -78,10 +78,10 @@ def changed_nodes(graph: Graph) -> set[Node]:
     }
 
 
-def changes_between(first: Node, last: Node) -> bool:
-    """Whether an operator strictly between `first` and `last` changes an input of `first`."""
-    read = {memory for node in first.all_input_nodes for memory in same_memory(node)}
-    changed = (written for node in between(first, last) for written in _written_arguments(node))
+def changes_between(earlier: Node, later: Node) -> bool:
+    """Whether an operator strictly between `earlier` and `later` changes an input of `earlier`."""
+    read = {memory for node in earlier.all_input_nodes for memory in same_memory(node)}
+    changed = (written for node in between(earlier, later) for written in _written_arguments(node))
     return any(read.intersection(same_memory(written)) for written in changed)
 
 

@@ -110,15 +110,15 @@ class BoundStep:
         if single is not None:
             singles = [leaf for tree in single for leaf in leaves(tree)]
             pairs = zip(self._fixed, singles, strict=True)
-            self._shared = tuple(leaf.ndim == one.ndim for leaf, one in pairs)
+            self._shared = tuple(leaf.ndim == alone.ndim for leaf, alone in pairs)
         self._device_type = self._fixed[0].device.type
         self._autocast = torch.is_autocast_enabled(self._device_type)
         # A program is compiled for shapes, data types and memory layouts. The context of round 1
         # may have others than those of later rounds.
-        found = (leaf_names(trees[1]), leaves(trees[1]), leaves(self._trees[1]))
+        columns = (leaf_names(trees[1]), leaves(trees[1]), leaves(self._trees[1]))
         layout = tuple(
-            (name, leaf.dtype, leaf.is_contiguous(), one.shape)
-            for name, leaf, one in zip(*found, strict=True)
+            (name, leaf.dtype, leaf.is_contiguous(), alone.shape)
+            for name, leaf, alone in zip(*columns, strict=True)
         )
         self._key = (kind, layout, self._autocast, self._shared)
         self._executors: dict[Hashable, Executor] = {}
@@ -181,26 +181,26 @@ class BoundStep:
         varying = [place for place, name in enumerate(leaf_names(state)) if name in trained]
         varying += range(len(self._fixed) - len(batch), len(self._fixed))
         with torch.inference_mode(mode=False):
-            found = split_frozen(simplified(module), sliced=len(rows), varying=varying)
-            if found is None:
+            split = split_frozen(simplified(module), sliced=len(rows), varying=varying)
+            if split is None:
                 return None
-            reads = [name for name, read in zip(rows, found.reads, strict=True) if read]
-            num = len(found.features)
+            reads = [name for name, read in zip(rows, split.reads, strict=True) if read]
+            num = len(split.features)
             rest = self._programs.program(
                 ("rest", *key),
-                lambda: executor(lowered(found.rest), sliced=len(reads) + num),
+                lambda: executor(lowered(split.rest), sliced=len(reads) + num),
                 num_state=self._num_state,
             )
-            frozen = executor(lowered(found.frozen), sliced=len(rows) + num)
-            return SplitStep(frozen, rest, reads, [like(leaf) for leaf in found.features])
+            frozen = executor(lowered(split.frozen), sliced=len(rows) + num)
+            return SplitStep(frozen, rest, reads, [like(leaf) for leaf in split.features])
 
     def _compile(self, rows: Tree) -> Executor:
         index = (0,) if self._single is None else (0, 0)
-        first = {name: row[index] for name, row in rows.items()}
-        module = self._programs.operators(self._kind, self._trees, first)
+        one_step = {name: row[index] for name, row in rows.items()}
+        module = self._programs.operators(self._kind, self._trees, one_step)
         *rest, batch = self._trees
         with torch.inference_mode(mode=False):
-            return _executor(module, [*rest, batch, first], self._shared)
+            return _executor(module, [*rest, batch, one_step], self._shared)
 
 
 class SplitStep(NamedTuple):

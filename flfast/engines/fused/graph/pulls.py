@@ -26,25 +26,25 @@ aten = torch.ops.aten
 def join_pulls(graph: Graph) -> None:
     """Join w -= s * (w - a) with the product that updates w right after it."""
     for node in calls(graph, torch.ops.flfast.weight_update_.default):
-        first: Any = node.args[0]
-        if not is_call(first, aten.sub_.Tensor) or first.kwargs or len(first.users) > 1:
+        pull: Any = node.args[0]
+        if not is_call(pull, aten.sub_.Tensor) or pull.kwargs or len(pull.users) > 1:
             continue
-        weights, rest = first.args
-        if not is_contiguous(rest) or node.args[3] != 1 or not _follows(node, first):
+        weights, rest = pull.args
+        if not is_contiguous(rest) or node.args[3] != 1 or not _follows(node, pull):
             continue
-        anchor, share = _pull(weights, rest, first)
+        anchor, share = _pull(weights, rest, pull)
         if not is_contiguous(anchor) or shape(anchor) != shape(weights):
             continue
         node.args = (weights, *node.args[1:])
         node.kwargs = {"anchor": anchor, "share": share}
-        graph.erase_node(first)
+        graph.erase_node(pull)
 
 
-def _follows(update: Node, first: Node) -> bool:
+def _follows(update: Node, pull: Node) -> bool:
     """Whether nothing between the two changes anything, or reads what they change."""
-    for node in between(first, update):
+    for node in between(pull, update):
         memory = {root for read in node.all_input_nodes for root in same_memory(read)}
-        if is_mutable(node) or memory.intersection(same_memory(first)):
+        if is_mutable(node) or memory.intersection(same_memory(pull)):
             return False
     return True
 

@@ -102,7 +102,7 @@ class StackProgram:
             stacked = [result.done.weights for part in pair for result in part.results()]
         except Exception:  # noqa: BLE001 - vmap and tracing may raise any exception
             return False
-        if all(agree(found, expected) for found in stacked):
+        if all(agree(weights, expected) for weights in stacked):
             return True
         nearby = [
             self._train_alone(start._replace(context=context), plans)
@@ -110,7 +110,7 @@ class StackProgram:
             for start in [make_start()]
             for context in [start.context._replace(start=perturb(start.context.start))]
         ]
-        return all(agree(found, expected, nearby=nearby) for found in stacked)
+        return all(agree(weights, expected, nearby=nearby) for weights in stacked)
 
     def _train_alone(self, start: ClientStart, plans: Sequence[RoundPlan]) -> TrialSteps:
         return TrialSteps(start.context.start, self.client.train(start, plans).done.weights)
@@ -139,8 +139,8 @@ class StackProgram:
             for stage, share in enumerate(shares)
         ]
         stages = [
-            _local_steps(data, own)
-            for data, own in zip(parts, zip(*plans, strict=True), strict=True)
+            _local_steps(data, of_stage)
+            for data, of_stage in zip(parts, zip(*plans, strict=True), strict=True)
         ]
         given, ids = [s.context for s in stack], [s.data.client_id for s in stack]
         with torch.inference_mode():
@@ -167,27 +167,27 @@ class StackProgram:
                 context.measured,
                 num_seen=num_seen,
                 num_examples=max(
-                    min(own.total, own.epoch, len(data[place].indices))
-                    for own, data in zip(by_stage, parts, strict=True)
+                    min(steps.total, steps.epoch, len(data[place].indices))
+                    for steps, data in zip(by_stage, parts, strict=True)
                 ),
-                num_steps=sum(len(own.sizes) for own in by_stage),
+                num_steps=sum(len(steps.sizes) for steps in by_stage),
             )
             for place, (start, context, num_seen, by_stage) in enumerate(counted)
         ]
-        first = 0
+        stop = 0
         for final in self._state.final_states(len(stack)):
-            own = slice(first, first + len(final["loss"]))
-            found = with_losses(bare[own], final)
-            copies = partial(self._copies, found, stack[own], final)
-            yield TrainedStack(found, model_weights(final), copies)
-            first = own.stop
+            members = slice(stop, stop + len(final["loss"]))
+            results = with_losses(bare[members], final)
+            copies = partial(self._copies, results, stack[members], final)
+            yield TrainedStack(results, model_weights(final), copies)
+            stop = members.stop
 
     def _copies(
         self, bare: list[LocalResult], starts: Sequence[ClientStart], final: Tree
     ) -> Iterator[LocalResult]:
         """See `TrainedStack.results`."""
-        for place, (one, start) in enumerate(zip(bare, starts, strict=True)):
-            yield self._state.whole(one, start, tree_map(itemgetter(place), final))
+        for place, (result, start) in enumerate(zip(bare, starts, strict=True)):
+            yield self._state.whole(result, start, tree_map(itemgetter(place), final))
 
     def _run(
         self,
@@ -208,17 +208,17 @@ class StackProgram:
         programs = self.client.programs[stage]
 
         @cache  # the same clients take many spans if batches keep their sizes
-        def bound(first: int, width: int) -> BoundStep:
+        def bound(place: int, width: int) -> BoundStep:
             if width == 1:
-                state, context = self._state.slot(first, stage), contexts[first].trees
+                state, context = self._state.slot(place, stage), contexts[place].trees
             else:
-                state = self._state.slots(first, width, stage)
-                context = _narrow_context(together, single[1], slice(first, first + width))
+                state = self._state.slots(place, width, stage)
+                context = _narrow_context(together, single[1], slice(place, place + width))
             trees = [state, context, settings, self._batch]
             return BoundStep(programs, "whole", trees, single=None if width == 1 else single)
 
         for span in stack_spans(order.sizes, data[0].batching, exact=exact):
-            step = bound(span.first, span.width)
+            step = bound(span.place, span.width)
             for rows in self._rows(span, order):
                 if span.width == 1:
                     rows = tree_map(lambda row: row.squeeze(1), rows)
@@ -232,7 +232,7 @@ class StackProgram:
     def _rows(self, span: StackSpan, order: "_StackOrder") -> Iterator[Tree]:
         """The rows of a span's steps in chunks, each row [T, S, B, ...]."""
         indices, sizes = order.indices(span)
-        data = order.data[span.first : span.first + span.width]
+        data = order.data[span.place : span.place + span.width]
         loss = self._state.state["loss"]
         num_rows = ROWS_PER_READ.get(loss.device.type, ROWS_PER_READ["cpu"])
         at_once = max(num_rows // (span.width * span.size), 1)
@@ -270,7 +270,7 @@ class _StackOrder:
         self.data, self.sizes = data, np.zeros((longest, len(steps)), dtype=np.int64)
         for place, client in enumerate(steps):
             self.sizes[: len(client.sizes), place] = client.sizes
-        orders = [_order(client, own) for client, own in zip(data, steps, strict=True)]
+        orders = [_order(client, of_client) for client, of_client in zip(data, steps, strict=True)]
         examples = data[0].data.examples
         self.seen = np.array([examples.num_counted(order) for order in orders])
         self._indices = np.concatenate(orders)
@@ -280,7 +280,7 @@ class _StackOrder:
     def indices(self, span: StackSpan) -> tuple[np.ndarray, np.ndarray]:
         """A span's indices [T, S, B], any index where it is padding, and batch sizes [T, S]."""
         steps = slice(span.step, span.step + span.num)
-        members = slice(span.first, span.first + span.width)
+        members = slice(span.place, span.place + span.width)
         sizes, starts = self.sizes[steps, members], self._starts[steps, members, None]
         row = np.arange(span.size)
         places = np.where(row < sizes[:, :, None], starts + row, starts[:1])
@@ -299,5 +299,5 @@ def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
 def _narrow_context(together: Tree, single: Tree, members: slice) -> Tree:
     """The contexts of some clients of the stack, as views; leaves that differ are [S, ...]."""
     return tree_map(
-        lambda leaf, one: leaf if leaf.ndim == one.ndim else leaf[members], together, single
+        lambda leaf, alone: leaf if leaf.ndim == alone.ndim else leaf[members], together, single
     )

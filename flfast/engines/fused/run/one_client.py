@@ -64,10 +64,10 @@ class ClientProgram:
         measure: Callable[[Measure, Tree, int, Context], Context],
     ) -> None:
         self.steps, self.programs = steps, [StepPrograms(step) for step in steps]
-        first = next(iter(steps[0].model.parameters()))
-        self.device = first.device
-        self.reader = ExampleReader(stored, dtype=first.dtype, device=first.device)
-        self.contexts = ContextCache(first.device)
+        param = next(iter(steps[0].model.parameters()))
+        self.device = param.device
+        self.reader = ExampleReader(stored, dtype=param.dtype, device=param.device)
+        self.contexts = ContextCache(param.device)
         self._state = TrainingState(steps, 1)
         self._loss_options: Any = {"dtype": self._state.state["loss"].dtype, "device": self.device}
         self._skipped = skipped()
@@ -242,13 +242,13 @@ class ClientProgram:
 
 def measures_before(stages: Sequence[LocalStage | Measure]) -> list[list[Measure]]:
     """The measures before each stage of training, and after the last one."""
-    found: list[list[Measure]] = [[]]
+    groups: list[list[Measure]] = [[]]
     for stage in stages:
         if isinstance(stage, Measure):
-            found[-1].append(stage)
+            groups[-1].append(stage)
         else:
-            found.append([])
-    return found
+            groups.append([])
+    return groups
 
 
 def _span_rows(span: Span, rows: Tree) -> Tree:

@@ -42,14 +42,14 @@ class StackSpan(NamedTuple):
     Attributes:
         step: index of the first step in local training.
         num: number of steps.
-        first: the first client's place in the stack.
+        place: the first client's place in the stack.
         width: number of clients.
         size: batch size of each client, padding included.
     """
 
     step: int
     num: int
-    first: int
+    place: int
     width: int
     size: int
 

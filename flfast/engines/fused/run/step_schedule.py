@@ -117,8 +117,8 @@ def weights_by_count(chunks: Sequence[Chunk], counts: np.ndarray) -> tuple[Chunk
     for chunk in chunks:
         for span in chunk.spans:
             if span.kind == "accumulate":
-                first = chunk.start + span.offset
-                sums.append(int(counts[first : first + span.real].sum()))
+                start = chunk.start + span.offset
+                sums.append(int(counts[start : start + span.real].sum()))
             elif span.kind == "apply":
                 sizes += sums
                 totals += [sum(sums)] * len(sums)
@@ -148,10 +148,10 @@ def padded_size(size: int, batching: Batching) -> int:
 
 def _chunk(pending: list[tuple[int, Span]]) -> Chunk:
     """One chunk of all pending spans; equal consecutive steps become one span."""
-    first = pending[0][0]
+    begin = pending[0][0]
     spans: list[Span] = []
     for start, span in pending:
-        span = span._replace(offset=start - first)
+        span = span._replace(offset=start - begin)
         last = spans[-1] if spans else span
         equal = span._replace(offset=0, num=0) == last._replace(offset=0, num=0)
         if spans and equal and span.kind == "whole" and span.size == span.real:
@@ -160,4 +160,4 @@ def _chunk(pending: list[tuple[int, Span]]) -> Chunk:
             spans.append(span)
     stop = max(start + span.real for start, span in pending)
     padded_stop = max(start + span.size for start, span in pending)
-    return Chunk(first, stop, padded_stop - stop, tuple(spans))
+    return Chunk(begin, stop, padded_stop - stop, tuple(spans))

@@ -41,12 +41,12 @@ class TrainingState:
     def __init__(self, steps: Sequence[LocalStep], width: int) -> None:
         self.steps, self.width = steps, width
         model, joint = steps[0].model, steps[0].joint
-        first = next(model.parameters())
-        joint = tree_map(partial(_as_in_model, like=first), joint)
+        param = next(model.parameters())
+        joint = tree_map(partial(_as_in_model, like=param), joint)
         params = {**dict(model.named_parameters()), **joint["params"]}
         self._trained = [{name: params[name] for name in step.trained} for step in steps]
         # A sum over examples needs at least float32, also for a 16-bit model.
-        loss_dtype = torch.promote_types(first.dtype, torch.float32)
+        loss_dtype = torch.promote_types(param.dtype, torch.float32)
         with torch.inference_mode():
             one_client: Tree = {
                 "params": params,
@@ -55,9 +55,9 @@ class TrainingState:
                     str(stage): step.optimizer.empty(trained)
                     for stage, (step, trained) in enumerate(zip(steps, self._trained, strict=True))
                 },
-                "loss": torch.zeros((), dtype=loss_dtype, device=first.device),
+                "loss": torch.zeros((), dtype=loss_dtype, device=param.device),
                 "logged": {
-                    name: torch.zeros((), dtype=loss_dtype, device=first.device)
+                    name: torch.zeros((), dtype=loss_dtype, device=param.device)
                     for name in steps[0].logged
                 },
             }
@@ -78,9 +78,9 @@ class TrainingState:
             wanted["grads"] = self._grads[stage]
         return tree_map(lambda leaf: leaf[place], wanted)
 
-    def slots(self, first: int, width: int, stage: int) -> Tree:
+    def slots(self, place: int, width: int, stage: int) -> Tree:
         """The states of adjacent clients in a stage, as views [width, ...]."""
-        return tree_map(lambda leaf: leaf[first : first + width], self._stage_state(stage))
+        return tree_map(lambda leaf: leaf[place : place + width], self._stage_state(stage))
 
     def _stage_state(self, stage: int) -> Tree:
         return {**self.state, "optimizer": self.state["optimizer"][str(stage)]}
@@ -106,11 +106,11 @@ class TrainingState:
         slots, values = list[Tensor](), list[Tensor]()
         state = model_weights(self.state)
         given = part_of(joined(*(start.context.start for start in starts), stack=list), state)
-        for leaf, own in zip(leaves(state), leaves(given), strict=True):
+        for leaf, given_leaf in zip(leaves(state), leaves(given), strict=True):
             part = leaf[: len(starts)]
-            shared = isinstance(own, Tensor)  # by all; otherwise a list
+            shared = isinstance(given_leaf, Tensor)  # by all; otherwise a list
             slots.extend([part] if shared else part.unbind())
-            values.extend([own.expand_as(part)] if shared else own)
+            values.extend([given_leaf.expand_as(part)] if shared else given_leaf)
         torch._foreach_copy_(slots, values)
         for stage, step in enumerate(self.steps):
             states = self.slots(0, len(starts), stage)["optimizer"]
@@ -166,11 +166,11 @@ def with_losses(results: Sequence[LocalResult], final: Tree) -> list[LocalResult
     """Results with the losses, and what a module logged, of the clients' final states [S, ...]."""
     sums = {name: total.tolist() for name, total in final["logged"].items()}
     return [
-        one._replace(
-            loss_sum=loss_sum,
-            logged={n: sums[n][place] / max(one.num_seen, 1) for n in sums},
+        result._replace(
+            loss_sum=loss,
+            logged={n: sums[n][place] / max(result.num_seen, 1) for n in sums},
         )
-        for place, (one, loss_sum) in enumerate(zip(results, final["loss"].tolist(), strict=True))
+        for place, (result, loss) in enumerate(zip(results, final["loss"].tolist(), strict=True))
     ]
 
 
@@ -205,8 +205,7 @@ class ContextCache:
 
         def copy(leaf: Tensor) -> Tensor:
             if id(leaf) not in self._copies:
-                found = known.get(id(leaf)) or (leaf, placed(leaf, self._device))
-                self._copies[id(leaf)] = found
+                self._copies[id(leaf)] = known.get(id(leaf)) or (leaf, placed(leaf, self._device))
             return self._copies[id(leaf)][1]
 
         return [context.map(partial(tree_map, copy)) for context in contexts]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def squared_mmd(first: Tensor, second: Tensor, *, widths: Sequence[float] | None = None) -> Tensor:
+def squared_mmd(sample: Tensor, other: Tensor, *, widths: Sequence[float] | None = None) -> Tensor:
     """Squared maximum mean discrepancy [] of two samples [B, D], differentiable in both.
 
     Long, Cao, Wang, Jordan: Learning Transferable Features with Deep Adaptation Networks. ICML
@@ -15,9 +15,9 @@ def squared_mmd(first: Tensor, second: Tensor, *, widths: Sequence[float] | None
     d^2 over all pairs, a constant. Of one example, whose gradient would then grow without bound as
     the distance vanishes, the discrepancy is 0.
     """
-    if len(first) == 1 and widths is None:
-        return 0 * first.sum()
-    points, num = torch.cat([first, second]), len(first)
+    if len(sample) == 1 and widths is None:
+        return 0 * sample.sum()
+    points, num = torch.cat([sample, other]), len(sample)
     lengths = points.square().sum(1)
     distances = (lengths[:, None] + lengths[None] - 2 * points @ points.T).clamp(min=0)
     mean = distances.detach().sum() / (4 * num**2 - 2 * num) + 1e-8  # not 0 for equal points

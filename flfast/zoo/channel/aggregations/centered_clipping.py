@@ -31,7 +31,7 @@ def centered_clipping(*, radius: Positive, iterations: Count) -> Robust:
         vector = center.to(rows.dtype)
         return Combined(vector, torch.ones(len(rows), dtype=torch.bool), {"center": vector})
 
-    def first(layout: Layout) -> Tree:
+    def empty(layout: Layout) -> Tree:
         return {"center": torch.zeros(layout.num_values, dtype=layout.dtype)}
 
-    return Aggregation("centered_clipping", combine, memory=first)
+    return Aggregation("centered_clipping", combine, memory=empty)

@@ -39,11 +39,11 @@ def foolsgold(*, confidence: Positive) -> Robust:
         vector = weighted_sum(rows[used], trust[used] / trust.sum())
         return Combined(vector.to(rows.dtype), used, {"history": history})
 
-    def first(layout: Layout) -> Tree:
+    def empty(layout: Layout) -> Tree:
         width = len(range(layout.num_values)[layout.last_layer])
         return {"history": torch.zeros(layout.num_clients, width, dtype=layout.dtype)}
 
-    return Aggregation("foolsgold", combine, memory=first)
+    return Aggregation("foolsgold", combine, memory=empty)
 
 
 def _dissimilarity(history: Tensor, confidence: float) -> Tensor:

@@ -50,7 +50,7 @@ def template_of(tokenizer: str) -> Template:
     return partial(loaded.apply_chat_template, tokenize=False)
 
 
-def template_parts(found: Conversation, template: Template) -> list[str]:
+def template_parts(conversation: Conversation, template: Template) -> list[str]:
     """A conversation up to its last answer: texts before answers, and answers, in turns.
 
     An answer includes the mark by which the template ends it.
@@ -60,21 +60,21 @@ def template_parts(found: Conversation, template: Template) -> list[str]:
             the text before it.
     """
     parts: list[str] = []
-    for number, message in enumerate(found.messages):
+    for number, message in enumerate(conversation.messages):
         if number and message["role"] == "assistant":
             try:
-                before = template(found.messages[:number], add_generation_prompt=True)
-                behind = template(found.messages[: number + 1], add_generation_prompt=False)
+                before = template(conversation.messages[:number], add_generation_prompt=True)
+                behind = template(conversation.messages[: number + 1], add_generation_prompt=False)
             except Exception as error:  # noqa: BLE001 - a template raises what it likes
                 raise ValueError(
-                    f"{found.where}: the tokenizer's chat template refuses it: {error}; allowed: "
-                    "other messages, or data.chat_template=plain"
+                    f"{conversation.where}: the tokenizer's chat template refuses it: {error}; "
+                    "allowed: other messages, or data.chat_template=plain"
                 ) from None
             done = "".join(parts)
             if not before.startswith(done) or not behind.startswith(before):
                 raise ValueError(
-                    f"{found.where}: the tokenizer's chat template changes the text before an "
-                    "answer, so its tokens cannot be told; allowed: data.chat_template=plain"
+                    f"{conversation.where}: the tokenizer's chat template changes the text before "
+                    "an answer, so its tokens cannot be told; allowed: data.chat_template=plain"
                 )
             parts += [before[len(done) :], behind[len(before) :]]
     return parts

@@ -110,24 +110,24 @@ def _list_domains(folder: Path) -> _Listing:
 
 
 def _test_set(
-    found: _Listing, test_domain: str | None, *, test_fraction: float, seed: int
+    listing: _Listing, test_domain: str | None, *, test_fraction: float, seed: int
 ) -> np.ndarray:
     if test_domain is not None:
-        return found.domain == found.names.index(test_domain)
-    kinds = found.domain * len(found.classes) + found.targets
+        return listing.domain == listing.names.index(test_domain)
+    kinds = listing.domain * len(listing.classes) + listing.targets
     return held_out_test(kinds, test_fraction=test_fraction, seed=seed)
 
 
 def _clients(
-    found: _Listing, is_test: np.ndarray, per_domain: int, test_domain: str | None, seed: int
+    listing: _Listing, is_test: np.ndarray, per_domain: int, test_domain: str | None, seed: int
 ) -> np.ndarray:
     """Client of every example, int64 [N]; -1 in the test domain."""
     rng = generator(seed, "parts of domains")
-    owner = np.full(len(found.domain), -1, dtype=np.int64)
-    names = [name for name in found.names if name != test_domain]
+    owner = np.full(len(listing.domain), -1, dtype=np.int64)
+    names = [name for name in listing.names if name != test_domain]
     for number, name in enumerate(names):
         for test in (False, True):
-            own = np.flatnonzero((found.domain == found.names.index(name)) & (is_test == test))
+            own = np.flatnonzero((listing.domain == listing.names.index(name)) & (is_test == test))
             if not test and len(own) < per_domain:
                 raise ValueError(
                     f"data.clients_per_domain={per_domain}: domain {name} has {len(own)} training "

@@ -25,8 +25,8 @@ def test_a_stack_reads_the_examples_of_its_clients(make_data, epochs, steps, las
         assert indices.shape == (span.num, span.width, span.size)
         for step, column in np.ndindex(sizes.shape):
             own = indices[step, column]
-            read[span.first + column] += own[: sizes[step, column]].tolist()
-            assert set(own) <= set(clients[span.first + column].indices)
+            read[span.place + column] += own[: sizes[step, column]].tolist()
+            assert set(own) <= set(clients[span.place + column].indices)
     assert order.seen.tolist() == [len(own) for own in read]
     for k, (own, count) in enumerate(zip(read, counts, strict=True)):
         alone, cuts = data.client(k, batching=batching), range(0, len(own), count.epoch)

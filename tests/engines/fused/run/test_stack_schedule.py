@@ -72,7 +72,7 @@ def test_every_client_takes_its_steps_in_their_order(cohort, batching, length, w
         own = [sizes[place] for place in stack]
         taken = [0] * len(own)
         for span in stack_spans(table(own), batching, exact=exact):
-            for place in range(span.first, span.first + span.width):
+            for place in range(span.place, span.place + span.width):
                 assert span.step == taken[place], "a step is lost, doubled or out of turn"
                 steps = own[place][span.step : span.step + span.num]
                 assert len(steps) == span.num
@@ -90,7 +90,7 @@ def test_padding_is_bounded_but_in_last_and_in_small_batches(cohort, batching, l
         largest = max(int(steps.max()) for steps in own)
         for span in stack_spans(table(own), batching, exact=False):
             assert span.size <= max(1.25 * largest, 1)
-            for steps in own[span.first : span.first + span.width]:
+            for steps in own[span.place : span.place + span.width]:
                 assert span.size <= max(2.5 * steps.max(), 1.25 * 2 * SMALL_BATCH)
 
 
