@@ -33,13 +33,6 @@ FLOORS = (
 USERS_OF_THE_ZOO = {"flfast.conformance"}  # the command, whose rows are there
 STREET = "files of the street itself"
 PLACEHOLDERS = {"own", "found", "one", "first"}
-PUBLIC_PLACEHOLDERS = {  # arguments in `public_api.txt`
-    "api/result.py: own",
-    "algorithms/contract/records.py: first",
-    "models/adapters/adapted.py: found",
-    "state/tree.py: first",
-    "state/tree.py: one",
-}
 FLOORS_OF_STREETS = {
     "algorithms": ({"contract"}, {"kit"}, {STREET}),
     "channel": (
@@ -252,7 +245,7 @@ def named(node):
 
 
 def test_a_name_says_what_it_holds():
-    """Not only whose it is, how one came by it, or its place; arguments of the public API stay."""
+    """Not only whose it is, how one came by it, or its place."""
     found = {
         f"{path.relative_to(PACKAGE).as_posix()}: {name}"
         for path in FILES
@@ -260,7 +253,7 @@ def test_a_name_says_what_it_holds():
         for name in named(node)
         if name.lstrip("_") in PLACEHOLDERS
     }
-    assert found == PUBLIC_PLACEHOLDERS
+    assert found == set()
 
 
 def test_the_package_itself_imports_no_other_package():

@@ -78,10 +78,10 @@ class Run:
         self._allow = [allow] if isinstance(allow, str) else list(allow)
 
     @classmethod
-    def of(cls, folder: Path, own: Own, config: DictConfig) -> "Run":
+    def of(cls, folder: Path, objects: Own, config: DictConfig) -> "Run":
         """A run of this program, which trusts the names in its own config."""
         found = cls(folder, allow=named_by(config))
-        found._objects = own
+        found._objects = objects
         return found
 
     @cached_property

@@ -53,18 +53,18 @@ def leaf_names(tree: Tree) -> list[str]:
     return [name for name, _ in named_leaves(tree)]
 
 
-def same_names(one: Tree, other: Tree) -> bool:
+def same_names(tree: Tree, other: Tree) -> bool:
     """Whether two trees have leaves of the same names.
 
     >>> same_names({"a": {"w": torch.ones(2)}}, {"a": {"w": torch.ones(3)}})
     True
     """
-    return one is other or (
-        one.keys() == other.keys()
+    return tree is other or (
+        tree.keys() == other.keys()
         and all(
             isinstance(leaf, dict) == isinstance(other[name], dict)
             and (not isinstance(leaf, dict) or same_names(leaf, other[name]))
-            for name, leaf in one.items()
+            for name, leaf in tree.items()
         )
     )
 
@@ -186,15 +186,15 @@ def _is_finite(leaf: Tensor) -> bool:
     return math.isfinite(total) or bool(leaf.isfinite().all())
 
 
-def joined(first: Any, *others: Any, stack: Callable[[list[Any]], Any] = torch.stack) -> Any:
+def joined(tree: Any, *others: Any, stack: Callable[[list[Any]], Any] = torch.stack) -> Any:
     """One tree of several: leaves that all of them share stay, others are stacked, [S, ...]."""
-    if all(other is first for other in others):
-        return first
-    if not isinstance(first, dict):
-        return stack([first, *others])
+    if all(other is tree for other in others):
+        return tree
+    if not isinstance(tree, dict):
+        return stack([tree, *others])
     return {
         name: joined(leaf, *(other[name] for other in others), stack=stack)
-        for name, leaf in first.items()
+        for name, leaf in tree.items()
     }
 
 

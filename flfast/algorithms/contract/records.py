@@ -11,11 +11,11 @@ from flfast.state.tree import Tree, tree_map
 class Records:
     """What the server knows of its clients, for `Algorithm.send`.
 
-    `first` gives the record of a client that has none yet, in `states`.
+    `initial` gives the record of a client that has none yet, in `states`.
     """
 
-    def __init__(self, first: Callable[[], Tree], states: ClientStates) -> None:
-        self._initial, self._states = first, states
+    def __init__(self, initial: Callable[[], Tree], states: ClientStates) -> None:
+        self._initial, self._states = initial, states
 
     def __getitem__(self, clients: Sequence[int]) -> Tree:
         """Records of n clients, each leaf [n, ...]; the first one of those that have none."""

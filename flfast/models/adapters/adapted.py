@@ -56,15 +56,15 @@ class Adapted:
             self.base.change(self.changes(products))
             self.base.folded = products
 
-    def from_whole(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_whole(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The adapter's leaves by name, from a complete model whose base becomes the adapter's.
 
         Low-rank factors are first ones, whose products are zero.
         """
         names = {name: name.replace(".base_layer.", ".") for name in self.base.leaves}
-        self.base.replace({name: found[whole] for name, whole in names.items()})
+        self.base.replace({name: weights[whole] for name, whole in names.items()})
         leaves = by_name(read_weights(self.model))
-        return {n: found.get(n.replace(".base_layer.", "."), leaf) for n, leaf in leaves.items()}
+        return {n: weights.get(n.replace(".base_layer.", "."), leaf) for n, leaf in leaves.items()}
 
     def to_file(self, weights: Tree) -> dict[str, Tensor]:
         """The tensors of the adapter's file, on the CPU."""
@@ -72,11 +72,11 @@ class Adapted:
         named = {**{name: frozen[name] for name in self.fixed}, **by_name(weights)}
         return {self.saved_name(name): leaf.detach().cpu() for name, leaf in named.items()}
 
-    def from_file(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_file(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The adapter's leaves by name, from the tensors of its file; others keep their names."""
         fixed = {self.saved_name(name) for name in self.fixed}
         names = {self.saved_name(name): name for name in by_name(read_weights(self.model))}
-        return {names.get(name, name): leaf for name, leaf in found.items() if name not in fixed}
+        return {names.get(name, name): leaf for name, leaf in tensors.items() if name not in fixed}
 
 
 def whole_model(model: nn.Module) -> dict[str, torch.dtype]:
