@@ -68,7 +68,7 @@ def _answer(message: "Message", context: "Context", overrides: Sequence[str]) ->
     request = _bytes_of(message)
     if isinstance(request, str):
         raise ConfigError(request)
-    settings = str(config.get("settings", "")).split()
+    settings = _words(str(config.get("settings", "")))
     client_id, folder = int(config["client-id"]), Path(str(config["folder"]))
     return Client(*overrides, *settings, client_id=client_id, folder=folder).answer(request)
 
@@ -99,7 +99,7 @@ def server_app(*overrides: str) -> "ServerApp":
         logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look at messages
         network = GridNetwork(grid, timeout_s=float(config["timeout-s"]))
         network.wait_for(num_clients)
-        words = [*overrides, *str(config["settings"]).split()]
+        words = [*overrides, *_words(str(config["settings"]))]
         serve(*words, num_clients=num_clients, network=network, folder=folder)
         log.info("finished: %s", folder)
 
@@ -158,6 +158,15 @@ class GridNetwork:
         log.info("%d of %d nodes answered in %.0f s", num - len(waiting), num, seconds)
         for node in waiting.values():
             yield node, f"no answer in {self._timeout_s:g} s"
+
+
+def _words(settings: str) -> list[str]:
+    """Settings with spaces between them; within quotes, which stay, a space is a part of a value.
+
+    >>> _words("threads=2 data.path='/srv/site 0.csv'")
+    ['threads=2', "data.path='/srv/site 0.csv'"]
+    """
+    return re.findall(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""", settings)
 
 
 def _content(content: bytes | str) -> Any:
