@@ -31,6 +31,8 @@ class FineTuning:
         model = self._module.model
         if isinstance(model, UserModule):
             self._module.model = without_traces(model)
-        self._training.train(list(own), OwnDownloads(own), plan, results.append)
-        self._module.model = model
+        try:
+            self._training.train(list(own), OwnDownloads(own), plan, results.append)
+        finally:
+            self._module.model = model
         return {result.client_id: result.done.weights for result in results}

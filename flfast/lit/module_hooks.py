@@ -71,7 +71,10 @@ def eager_only(module: L.LightningModule | L.LightningDataModule) -> list[str]:
     parts = module.named_children() if isinstance(module, L.LightningModule) else ()
     kinds = (Metric, nn.ModuleDict, nn.ModuleList)
     metrics = [name for name, part in parts if all(isinstance(p, kinds) for p in part.modules())]
-    return overridden(module, table_of(module)[EAGER_ONLY], beside={*metrics, *_LOGGING})
+    kind, base = _classes(module)
+    plain = {n for n in _LOGGING if getattr(kind, n, None) is getattr(base, n, None)}
+    beside = {*metrics, *plain - vars(module).keys()}  # a method of the user's may do anything
+    return overridden(module, table_of(module)[EAGER_ONLY], beside=beside)
 
 
 def overridden(
@@ -84,12 +87,17 @@ def overridden(
 
     What a hook without arguments calls does not count, if it is named in `beside`.
     """
-    base = L.LightningModule if isinstance(module, L.LightningModule) else L.LightningDataModule
-    kind = type(module).__mro__[2] if isinstance(module, UserModule) else type(module)
+    kind, base = _classes(module)
     own = {name: vars(module).get(name) or getattr(kind, name) for name in sorted(names)}
     pairs = ((name, method, getattr(base, name)) for name, method in own.items())
     acts = (n for n, its, base in pairs if its is not base and (_acts(its, beside) or _acts(base)))
     return [*acts]
+
+
+def _classes(module: L.LightningModule | L.LightningDataModule) -> tuple[type, type]:
+    """The user's class, and that of Lightning below it."""
+    base = L.LightningModule if isinstance(module, L.LightningModule) else L.LightningDataModule
+    return (type(module).__mro__[2] if isinstance(module, UserModule) else type(module)), base
 
 
 def _acts(method: Any, beside: Collection[str] = ()) -> bool:
@@ -99,11 +107,20 @@ def _acts(method: Any, beside: Collection[str] = ()) -> bool:
     code = method.__code__
     if beside and inspect.signature(method).parameters.keys() == {"self"} and not code.co_freevars:
         codes = [code, *(const for const in code.co_consts if isinstance(const, CodeType))]
-        return not all(name in beside for each in codes for name in each.co_names)
+        known = all(name in beside for each in codes for name in each.co_names)
+        return not known or any(
+            _reaches(step) for each in codes for step in dis.get_instructions(each)
+        )
     steps = [*dis.get_instructions(method)]
     constants = [step.argval for step in steps if "CONST" in step.opname]
     others = {step.opname for step in steps if "CONST" not in step.opname}
     return constants != [None] or not others <= {"RESUME", "NOP", "RETURN_VALUE"}
+
+
+def _reaches(step: dis.Instruction) -> bool:
+    """Whether an instruction stores outside of the method, or calls what is global."""
+    stores = step.opname in {"STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL"}
+    return stores or (step.opname == "LOAD_GLOBAL" and step.argval != "float")
 
 
 _LOGGING = ("log", "log_dict", "compute", "reset", "items", "values", "float")

@@ -137,7 +137,24 @@ class Measuring(Net):
         self.acc.reset()
 
 
+class Resetting(Measuring):
+    """Its own method has the name of one of a metric object."""
+
+    def reset(self):
+        self.total += 1
+
+
+def reset():
+    """A function of a user's, likewise."""
+
+
+def put(self):
+    self.acc = None
+
+
 MORE = {
+    "puts": put,
+    "a function": lambda self: reset(),
     "keeps": lambda self: setattr(self, "total", self.acc.compute()),
     "others": lambda self: self.net.reset(),
     "the Trainer": lambda self: self.log("x", self.trainer.max_epochs),
@@ -158,6 +175,15 @@ def test_hooks_that_do_more_do(what):
     seen = []
     kind.on_train_start = lambda self: seen[0]
     assert eager_only(kind()) == ["on_train_start"]
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_method_of_the_users_is_none_of_a_metric_object(adopted):
+    kind = type("Own", (Resetting,), {"on_train_epoch_start": lambda self: self.reset()})
+    assert "on_train_epoch_start" in eager_only(adopt(kind()) if adopted else kind())
+    module = Measuring()
+    module.compute = print
+    assert eager_only(module) == ["on_train_epoch_end"]
 
 
 @pytest.mark.parametrize(
