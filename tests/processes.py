@@ -1,9 +1,11 @@
 """Commands in forked processes; the imports of a new interpreter would take ten seconds."""
 
+import faulthandler
 import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,8 +37,12 @@ class Command:
     def end(self, timeout: float = 240) -> tuple[int, str]:
         """Wait for at most `timeout` seconds; returns the exit code and the text of `stderr`."""
         self._process.join(timeout)
-        assert self._process.exitcode is not None, f"{self.folder} still runs"
-        return self._process.exitcode, (self.folder / "stderr").read_text()
+        if self._process.exitcode is None:
+            os.kill(self._process.pid, signal.SIGUSR2)
+            time.sleep(2)
+        text = (self.folder / "stderr").read_text()
+        assert self._process.exitcode is not None, f"{self.folder} still runs: {text}"
+        return self._process.exitcode, text
 
     def kill(self) -> None:
         """Kill the process."""
@@ -56,6 +62,7 @@ def _run(
         stream = Path(name).open("w", buffering=1)  # noqa: SIM115 - open until the process ends
         os.dup2(stream.fileno(), number)
         setattr(sys, name, stream)
+    faulthandler.register(signal.SIGUSR2)  # writes where a process is that does not end
     signal.signal(
         signal.SIGTERM, signal.SIG_DFL
     )  # undo the handler of a TorchElastic agent in the parent
