@@ -23,12 +23,12 @@ from flfast.commands.sweeps.job_folders import going_on
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides, without_dashes
 from flfast.config.composition import CONF, VERSION_BASE
+from flfast.config.decision import decision
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase, compose_phases
-from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import lock_job, locked_folder, recorded, release_folders
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
@@ -59,11 +59,10 @@ def run_job(config: DictConfig) -> float | None:
     config = phases[0].config
     # Other ranks, of torchrun or srun, have to hear that the run finished.
     shares_world = any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
-    before = None if shares_world else finished_before(config, job.folder)
-    if before is not None:
+    decided = decision(config, job.folder, setting=place)
+    if decided.becomes == "unchanged" and not shares_world:
         log.info("%s: finished before", job.folder)
-        return before.value
-    check_folder(config, job.folder, setting=place)
+        return decided.value
     try:
         return recorded(job.folder, partial(_train, phases, job))
     except StoppedError as stop:

@@ -15,11 +15,11 @@ from omegaconf import DictConfig
 from flfast.api.result import Run
 from flfast.api.running import composed, filled, run_composed
 from flfast.channel.wire import MalformedError, Message, pack, unpack
+from flfast.config.decision import decision
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
 from flfast.config.phases import compose_phases
-from flfast.config.resume_check import check_folder
 from flfast.datamodules.remote_data import RemoteData, Schema
 from flfast.engines.node import Node
 from flfast.setup.real_clients import (
@@ -118,7 +118,7 @@ def serve(
         RunStopped: on Ctrl-C, SIGTERM or SIGUSR1, after the round and a checkpoint.
     """
     config, given = checked(overrides, seeded_noise=seeded_noise)
-    check_folder(given, real_folder(folder), setting=f"folder={folder}")
+    decision(given, real_folder(folder), setting=f"folder={folder}")  # before clients are asked
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
     objects = Own(data=partial(RemoteData, schema, sizes))

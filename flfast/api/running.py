@@ -21,13 +21,13 @@ from flfast.config import composition
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides
 from flfast.config.composition import CONF
+from flfast.config.decision import decision
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
 from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase, compose_phases
-from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import hold_folder, recorded
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.real_folder import literal, real_folder
@@ -158,9 +158,8 @@ def run_composed(
             phases = compose_phases(config, job.compose)
         except HydraException as error:
             raise ConfigError(message(error, job.overrides, conf=CONF)) from None
-        found = phases[0].config
-        if finished_before(found, place) is None:
-            check_folder(found, place, setting=f"folder={place}")
+        decided = decision(phases[0].config, place, setting=f"folder={place}")
+        if decided.becomes != "unchanged":
             _start(phases, job, further)
     return Run.of(place, objects, config)
 

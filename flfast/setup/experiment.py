@@ -8,12 +8,12 @@ from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
-from flfast.config.resume_check import finished_before
 from flfast.datamodules.sources.image_files import UnreadableImageError
-from flfast.distributed.world import World, gather
+from flfast.distributed.world import World
 from flfast.federation.loop import DivergedError, Federation
 from flfast.setup.acceptance import end_records
 from flfast.setup.optimized_metric import optimized_metric
+from flfast.setup.resume import decide
 from flfast.setup.start import build
 from flfast.setup.user_code import own_failure
 
@@ -59,11 +59,10 @@ def run_experiment(
             training diverges.
         StoppedError: if a rank received a stop request.
     """
-    before = finished_before(phases[0].config, job.folder) if world.rank == 0 else None
-    before = gather(world, before)[0]
-    if before is not None:
-        return before.value
-    federation = change(build(phases, job, world, requests))
+    decided = decide(phases[0].config, job.folder, world)
+    if decided.becomes == "unchanged":
+        return decided.value
+    federation = change(build(phases, job, world, requests, decided.checkpoints))
     try:
         history = federation.run()
     except (DivergedError, MisconfigurationException, FileNotFoundError) as error:

@@ -3,15 +3,17 @@
 Every rank takes each step. What one rank refuses, all of them refuse, before the next step.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from omegaconf import DictConfig
 
+from flfast.checkpoints.folders import Checkpoint
 from flfast.checkpoints.signals import StopRequests
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
-from flfast.config.phases import Phase
+from flfast.config.phases import Phase, replace_auto
 from flfast.datamodules.node_copies import share_on_node
 from flfast.distributed.world import World, gather
 from flfast.federation.loop import Federation
@@ -27,13 +29,21 @@ from flfast.setup.learner import Learner, build_learner
 from flfast.setup.members import try_models
 from flfast.setup.model_check import check_events
 from flfast.setup.optimized_metric import check_direction, without_auto
-from flfast.setup.resume import checkpoint_keeper, earlier_run
+from flfast.setup.resume import checkpoint_keeper, previous_choices, resume
 from flfast.setup.this_process import prepare_process
 from flfast.state.machine import return_freed_memory
 
 
-def build(phases: list[Phase], job: HydraJob, world: World, requests: StopRequests) -> Federation:
-    """The federation of a run; a resumed one has the state of its checkpoint; collective.
+def build(
+    phases: list[Phase],
+    job: HydraJob,
+    world: World,
+    requests: StopRequests,
+    checkpoints: Sequence[Checkpoint] = (),
+) -> Federation:
+    """The federation of a run; collective.
+
+    A run that goes on has the state of the first of its checkpoints that can be loaded.
 
     Raises:
         ConfigError: if data, model or devices refuse the settings on any rank.
@@ -41,8 +51,8 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     step = partial(on_all_ranks, world)
     folder = gather(world, job.folder)[0]
     check_folder_is_shared(world, folder)
-    earlier = earlier_run(phases, folder, world)
-    given, config = phases, phases[0].config
+    given, config, newest = phases, phases[0].config, next(iter(checkpoints), None)
+    sizes, decided = previous_choices(config, newest, world)
     prepare_process(config)
     objects = _with_examples_of_node(job.objects, config, world)
 
@@ -50,14 +60,14 @@ def build(phases: list[Phase], job: HydraJob, world: World, requests: StopReques
     check_data_are_equal(world, data)
     models = step(initial_models, config, data, objects)
     learner = step(build_learner, config, data, models, objects)
-    phases = _decided(earlier.phases, job, learner, world)
-    engine, callbacks = step(build_engine, phases, job, learner, world, earlier.decided)
+    phases = _decided(replace_auto(phases, sizes), job, learner, world)
+    engine, callbacks = step(build_engine, phases, job, learner, world, decided)
     keeper = step(checkpoint_keeper, engine, given, phases, folder, requests)
-    restored = step(earlier.restored, engine.site, learner, phases)
+    restored = step(resume, checkpoints, engine.site, learner, phases)
     parts = learner, engine, [*callbacks, keeper], restored
     federation = step(build_federation, phases, job, *parts)
 
-    loggers = partial(build_loggers, phases[0].config, earlier.newest)
+    loggers = partial(build_loggers, phases[0].config, newest)
     step(accept if world.rank == 0 else None, federation, config, job, restored, loggers)
     return federation
 

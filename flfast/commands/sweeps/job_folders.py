@@ -21,11 +21,11 @@ from omegaconf.errors import OmegaConfBaseException
 from flfast.commands.sweeps.workers import launcher_overrides
 from flfast.config.check import check
 from flfast.config.composition import sources_of, without_hydra
+from flfast.config.decision import decision, recorded_config
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob, typed_overrides
 from flfast.config.phases import compose_phases
-from flfast.config.resume_check import check_folder, finished_before, recorded_config
 from flfast.config.run_folder import is_held
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
 from flfast.state.messages import one_line
@@ -134,8 +134,7 @@ def _check_job(job: JobConfig, setting: str) -> None:
     config = hydra_job.fill(hydra_job.given)
     check(config)
     config = compose_phases(config, hydra_job.compose)[0].config
-    if finished_before(config, job.folder) is None:
-        check_folder(config, job.folder, setting=setting)
+    decision(config, job.folder, setting=setting)
 
 
 def record_failure(config: DictConfig, error: BaseException, *, died: bool = False) -> None:
