@@ -7,7 +7,7 @@ from typing import Any
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS
-from flfast.config.rule import shown
+from flfast.config.values import shown
 from flfast.state.config_keys import flat
 
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.composition import CONF
 from flfast.config.own import GROUPS, OWN
-from flfast.config.rule import shown
+from flfast.config.values import shown
 from flfast.output.results.plain_yaml import PARSER
 from flfast.state.messages import printable
 

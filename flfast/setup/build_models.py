@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
-from flfast.config.rule import choice
+from flfast.config.values import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import fastest_first
 from flfast.lit.user_module import is_user_module

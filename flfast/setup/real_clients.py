@@ -21,7 +21,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import is_data_module
 from flfast.config.phases import AUTO_SIZES, Phase
-from flfast.config.rule import choice, shown
+from flfast.config.values import choice, shown
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.remote_data import SPLITS, Schema, ones_like, schema_of
 from flfast.distributed.world import ALONE
