@@ -20,17 +20,20 @@ from flfast.federation.loop import Federation
 from flfast.setup.acceptance import accept, build_loggers
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import find_sizes, use_sizes
-from flfast.setup.build import build_data, load_for_node
+from flfast.setup.build_data import build_data, load_for_node
 from flfast.setup.build_engine import build_engine
 from flfast.setup.build_federation import build_federation
-from flfast.setup.external_world import check_data_are_equal, check_folder_is_shared
-from flfast.setup.initial_models import initial_models
+from flfast.setup.build_models import initial_models
+from flfast.setup.external_world import (
+    check_data_are_equal,
+    check_folder_is_shared,
+    prepare_process,
+)
 from flfast.setup.learner import Learner, build_learner
 from flfast.setup.members import try_models
 from flfast.setup.model_check import check_events
 from flfast.setup.optimized_metric import check_direction, without_auto
 from flfast.setup.resume import checkpoint_keeper, previous_choices, resume
-from flfast.setup.this_process import prepare_process
 from flfast.state.machine import return_freed_memory
 
 

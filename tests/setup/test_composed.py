@@ -15,7 +15,8 @@ from flfast.config.combinations import check_composed, refused, said_by_option
 from flfast.config.errors import ConfigError
 from flfast.federation.paces.pace import Setting
 from flfast.federation.sampling import Sampling
-from flfast.setup.build import build_sampler, build_selection
+from flfast.setup.build_algorithm import build_selection
+from flfast.setup.build_federation import build_sampler
 from flfast.setup.protection import build_privacy
 from flfast.setup.robustness import object_capabilities
 from flfast.state.capabilities import MEANINGS, NEUTRAL, Capabilities, Choice, needing, refusals

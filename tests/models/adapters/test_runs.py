@@ -17,7 +17,7 @@ from flfast.config.saved_options import EVALUATE, read_options
 from flfast.config.saved_run import find_run
 from flfast.export import export
 from flfast.models.adapters.lora import lora
-from flfast.setup.adapters import build_adapter
+from flfast.setup.build_models import build_adapter
 from flfast.state.weights import read_weights
 from flfast.tasks.factored_logits import FactoredLogits
 from flfast.train import CONF
