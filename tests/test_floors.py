@@ -69,6 +69,7 @@ TORCH_FREE = {
     "flfast.conformance",
     "flfast.zoo.commands.conformance.*",
     "flfast.state.options",
+    "flfast.state.plain_yaml",
     "flfast.state.plan",
     "flfast.checkpoints.folders",
     "flfast.checkpoints.policy",

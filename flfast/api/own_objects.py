@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,25 @@ def own_objects(
     if read is not None:
         found["data"] = read
     return Own(**found, nodes=nodes, trains_itself=trains_itself)
+
+
+def with_callbacks(objects: Own, callbacks: Any) -> Own:
+    """The same objects, and callbacks by the names of their classes, numbered where need be.
+
+    Raises:
+        ConfigError: naming what is no callback.
+    """
+    named: dict[str, L.Callback] = {}
+    for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
+        if not isinstance(callback, L.Callback):
+            raise ConfigError(
+                f"callbacks= has a {type(callback).__name__}; allowed: objects of "
+                f"lightning.Callback"
+            )
+        name = type(callback).__name__
+        named[f"{name}_{len(named) + 1}" if name in named else name] = callback
+    nodes = {f"callbacks.{n}": {"_target_": name_of(c), OWN: n} for n, c in named.items()}
+    return replace(objects, callbacks=named, nodes={**objects.nodes, **nodes})
 
 
 def _own_loaders(model: object, settings: Sequence[str]) -> dict[str, Any]:

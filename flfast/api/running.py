@@ -127,7 +127,7 @@ def run(  # noqa: PLR0913 - one parameter an option
 
             objects = own_objects(given, test_data, settings=overrides, **columns)
         if callbacks:
-            from flfast.api.own_callbacks import with_callbacks  # imports torch
+            from flfast.api.own_objects import with_callbacks  # imports torch
 
             objects = with_callbacks(objects, callbacks)
         words = [*_module(objects, overrides), *_partition(objects, overrides), *overrides]

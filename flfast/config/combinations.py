@@ -12,8 +12,14 @@ from flfast.config.errors import ConfigError
 from flfast.config.own import OWN
 from flfast.config.signature import read_signature
 from flfast.config.values import Config, choice, setting, value_of
-from flfast.federation.samplers.cohort import capabilities_of_sampler
-from flfast.state.capabilities import Capabilities, Choice, breaking, needing, refusals
+from flfast.state.capabilities import (
+    Capabilities,
+    Choice,
+    breaking,
+    capabilities_of_sampler,
+    needing,
+    refusals,
+)
 
 _PLAIN = {
     "algorithm": "fedavg",

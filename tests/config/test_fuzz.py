@@ -24,7 +24,7 @@ from flfast import train
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
-from flfast.output.results.plain_yaml import PARSER
+from flfast.state.plain_yaml import PARSER
 
 ROUNDS = 2
 # A federation of two clients that takes milliseconds.
