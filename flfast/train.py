@@ -20,7 +20,6 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.commands.sweeps.job_folders import going_on
-from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides, without_dashes
 from flfast.config.composition import CONF, VERSION_BASE
 from flfast.config.decision import decision
@@ -28,7 +27,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.implied import implied
 from flfast.config.job import HydraJob
-from flfast.config.phases import Phase, compose_phases
+from flfast.config.phases import Phase
 from flfast.config.run_folder import lock_job, locked_folder, recorded, release_folders
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
@@ -51,15 +50,12 @@ def run_job(config: DictConfig) -> float | None:
     composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
     lock_job(composed)
     job = HydraJob.of(composed, config)
-    config = job.fill(config)
-    check(config)
-    phases = compose_phases(config, job.compose)
+    phases = job.phases()
     multirun = composed.hydra.mode == RunMode.MULTIRUN
     place = f"hydra.sweep.dir={real_folder(composed.hydra.sweep.dir)}" if multirun else None
-    config = phases[0].config
     # Other ranks, of torchrun or srun, have to hear that the run finished.
     shares_world = any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
-    decided = decision(config, job.folder, setting=place)
+    decided = decision(phases[0].config, job.folder, setting=place)
     if decided.becomes == "unchanged" and not shares_world:
         log.info("%s: finished before", job.folder)
         return decided.value

@@ -19,7 +19,6 @@ from flfast.config.decision import decision
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
-from flfast.config.phases import compose_phases
 from flfast.datamodules.remote_data import RemoteData, Schema
 from flfast.setup.real_clients import (
     GREETING,
@@ -89,8 +88,7 @@ class Client:
         config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
         config.hydra.runtime.output_dir = literal(self._folder)
         job = HydraJob.of(config, objects=objects)
-        phases = compose_phases(job.fill(job.given), job.compose)
-        return build_client(phases, job, given, self._folder / "states")
+        return build_client(job.phases(), job, given, self._folder / "states")
 
 
 def serve(

@@ -27,7 +27,7 @@ from flfast.config.explain import message
 from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.own import GROUPS, NOTHING, Own
-from flfast.config.phases import Phase, compose_phases
+from flfast.config.phases import Phase
 from flfast.config.run_folder import hold_folder, recorded
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.real_folder import literal, real_folder
@@ -153,15 +153,14 @@ def run_composed(
     with hold_folder(place, key="folder"):
         composed.hydra.runtime.output_dir = literal(place)
         job = HydraJob.of(composed, objects=objects)
-        config = job.fill(job.given)
         try:
-            phases = compose_phases(config, job.compose)
+            phases = job.phases()
         except HydraException as error:
             raise ConfigError(message(error, job.overrides, conf=CONF)) from None
         decided = decision(phases[0].config, place, setting=f"folder={place}")
         if decided.becomes != "unchanged":
             _start(phases, job, further)
-    return Run.of(place, objects, config)
+    return Run.of(place, objects, phases[0].config)
 
 
 def _start(phases: list[Phase], job: HydraJob, further: dict[str, Any]) -> None:

@@ -14,9 +14,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from flfast.config.check import check
 from flfast.config.composition import CONF, compose, sources_of, without_hydra
 from flfast.config.errors import ConfigError, resolved
 from flfast.config.own import NOTHING, Own, is_data_module
+from flfast.config.phases import Phase, compose_phases
 from flfast.state.messages import first_line
 from flfast.state.real_folder import real_folder
 
@@ -67,12 +69,22 @@ class HydraJob:
     ) -> "HydraJob":
         """The job of a composed config whose `hydra.runtime.output_dir` is set.
 
-        `given` is the config without Hydra's own node, as Hydra passes it to a job; None: a copy.
+        `given` is the config without Hydra's own node, if the composed one has no other node.
         """
         given = without_hydra(deepcopy(composed)) if given is None else given
         runtime, overrides = composed.hydra.runtime, tuple(typed_overrides(composed))
         folder, choices = real_folder(runtime.output_dir), dict(runtime.choices)
         return cls(folder, overrides, choices, composed, given, objects)
+
+    def phases(self) -> list[Phase]:
+        """The phases of the run, which are checked; see `compose_phases`.
+
+        Raises:
+            ConfigError: if a setting cannot be run.
+        """
+        config = self.fill(self.given)
+        check(config)
+        return compose_phases(config, self.compose)
 
     def compose(self, more: Sequence[str]) -> DictConfig:
         """The job's config with more overrides; values of Hydra are filled in.

@@ -95,9 +95,13 @@ def _is_fsdp(of: _Values) -> bool:
     return of("strategy.name") == "fsdp" and of("strategy.group_params") is not None
 
 
-def _is_below(left: Any, right: Any) -> bool:
-    """Whether both are numbers, and the left one is less."""
-    return isinstance(left, int) and isinstance(right, int) and left < right
+def _count(value: Any) -> int:
+    """A number; 1 for what is none, such as `auto`."""
+    return value if isinstance(value, int) else 1
+
+
+def _is_too_many(key: str, of: _Values) -> bool:
+    return _count(of(key)) > _MOST
 
 
 _RULES: Mapping[str, Callable[[_Values], object]] = {
@@ -123,7 +127,7 @@ _RULES: Mapping[str, Callable[[_Values], object]] = {
         lambda of: of("sampler.count") is not None and of("sampler.fraction") not in (None, 1.0)
     ),
     "{trainer.devices}: must be a count >= 1, -1, auto, or a list of indices": (
-        lambda of: of("trainer.devices") in (0, []) or _is_below(of("trainer.devices"), -1)
+        lambda of: of("trainer.devices") in (0, []) or _count(of("trainer.devices")) < -1
     ),
     "{trainer.devices} with trainer.accelerator=cpu: must be a count": (
         lambda of: of("trainer.accelerator") == "cpu" and isinstance(of("trainer.devices"), list)
@@ -131,9 +135,7 @@ _RULES: Mapping[str, Callable[[_Values], object]] = {
     "{trainer.accelerator} {trainer.devices}: there is no GPU here; allowed: "
     "trainer.accelerator=cpu with a count of devices": _lacks_gpu,
     **{
-        f"{{{key}}}: allowed: up to {_MOST}, {_PER_CORE} per core": (
-            lambda of, key=key: _is_below(_MOST, of(key))
-        )
+        f"{{{key}}}: allowed: up to {_MOST}, {_PER_CORE} per core": partial(_is_too_many, key)
         for key in ("threads", "loader.num_workers", "trainer.devices")
     },
     "trainer.sync_batchnorm=True needs strategy=ddp strategy.shard=batch on GPUs": (
