@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.api.arguments import check_objects, check_settings, check_words
+from flfast.api.arguments import Arguments, check_objects, check_settings, check_words
 from flfast.api.result import Run
 from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
@@ -109,12 +109,11 @@ def run(  # noqa: PLR0913 - one parameter an option
             "flfast.run: this process imports the script that started it; put the call of "
             'flfast.run under `if __name__ == "__main__":`'
         )
-    given = {"data": data, "model": model, "algorithm": algorithm}
-    columns = {"target": target, "client": client, "labels": labels}
-    known = ["folder", *given, "test_data", *columns, "callbacks"]
+    given = Arguments(data, test_data, target, client, labels, model, algorithm)
+    known = ["folder", *Arguments._fields, "callbacks"]
     check_settings(settings, known=known, caller="flfast.run")
     check_words(overrides)
-    check_objects({**given, "test_data": test_data}, folder, columns)
+    check_objects(given, folder)
     check_environment()
     if "torch" in sys.modules:  # otherwise it is as at its start
         from flfast.api.session import check_surroundings
@@ -122,10 +121,10 @@ def run(  # noqa: PLR0913 - one parameter an option
         check_surroundings()
     with _alone():
         objects = NOTHING
-        if any(value is not None for value in (*given.values(), test_data, *columns.values())):
+        if any(value is not None for value in given):
             from flfast.api.own_objects import own_objects  # imports torch
 
-            objects = own_objects(given, test_data, settings=overrides, **columns)
+            objects = own_objects(given, overrides)
         if callbacks:
             from flfast.api.own_objects import with_callbacks  # imports torch
 

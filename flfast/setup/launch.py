@@ -28,9 +28,9 @@ from flfast.distributed.process_group import enter
 from flfast.distributed.world import ALONE, World, gather, launched_world
 from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.experiment import Change, no_change, run_experiment
 from flfast.setup.external_world import fit_to_threads, fit_to_world
 from flfast.setup.plans import choose_strategy
+from flfast.setup.start import Change, run_experiment
 from flfast.state.messages import first_line
 from flfast.state.regular_file import replacing
 
@@ -46,7 +46,11 @@ _SPAWNABLE = (
 
 
 def run(
-    phases: list[Phase], job: HydraJob, *, second: Second = "exit", change: Change = no_change
+    phases: list[Phase],
+    job: HydraJob,
+    *,
+    second: Second = "exit",
+    change: Change | None = None,
 ) -> float | None:
     """Run a checked config in as many processes as its strategies need.
 

@@ -1,23 +1,26 @@
-"""The start of a run in five steps: data, models, learner, engine, federation.
+"""A run: its start in five steps (data, models, learner, engine, federation), rounds, its end.
 
 Every rank takes each step. What one rank refuses, all of them refuse, before the next step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
 from flfast.checkpoints.folders import Checkpoint
 from flfast.checkpoints.signals import StopRequests
+from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
 from flfast.config.phases import Phase, replace_auto
 from flfast.datamodules.node_copies import share_on_node
+from flfast.datamodules.sources.image_files import UnreadableImageError
 from flfast.distributed.world import World, gather
-from flfast.federation.loop import Federation
-from flfast.setup.acceptance import accept, build_loggers
+from flfast.federation.loop import DivergedError, Federation
+from flfast.setup.acceptance import accept, build_loggers, end_records
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.batch_size import find_sizes, use_sizes
 from flfast.setup.build_data import build_data, load_for_node
@@ -32,9 +35,74 @@ from flfast.setup.external_world import (
 from flfast.setup.learner import Learner, build_learner
 from flfast.setup.members import try_models
 from flfast.setup.model_check import check_events
-from flfast.setup.optimized_metric import check_direction, without_auto
-from flfast.setup.resume import checkpoint_keeper, previous_choices, resume
+from flfast.setup.optimized_metric import check_direction, optimized_metric, without_auto
+from flfast.setup.resume import checkpoint_keeper, decide, previous_choices, resume
+from flfast.setup.user_code import own_failure
 from flfast.state.machine import return_freed_memory
+
+_KNOWN_ERRORS = {
+    "Expected more than 1 value per channel": (
+        "BatchNorm got a batch of one example, which has no variance to divide by; raise "
+        "batch_size, micro_batch or partition.min_samples, or use model.norm=group"
+    ),
+    "`val_check_interval`": (
+        "trainer.val_check_interval is larger than a client's number of batches; allowed: a "
+        "share of them in (0, 1], or trainer.check_val_every_n_epoch=null"
+    ),
+}
+"""What is said of a ValueError of torch or Lightning, by words in it."""
+
+Change = Callable[[Federation], Federation]
+"""Gives what runs in place of a simulation."""
+
+
+def run_experiment(
+    phases: list[Phase],
+    job: HydraJob,
+    world: World,
+    requests: StopRequests,
+    *,
+    change: Change | None = None,
+) -> float | None:
+    """Build a federation from a checked config and run it, as one rank of a world.
+
+    `change` gives what runs in place of the simulation.
+
+    Returns:
+        `optimized_metric` after the last round.
+
+    Raises:
+        ConfigError: if data, model or devices refuse the settings on any rank, or if the
+            training diverges.
+        StoppedError: if a rank received a stop request.
+    """
+    decided = decide(phases[0].config, job.folder, world)
+    if decided.becomes == "unchanged":
+        return decided.value
+    federation = build(phases, job, world, requests, decided.checkpoints)
+    federation = change(federation) if change else federation
+    try:
+        history = federation.run()
+    except (DivergedError, MisconfigurationException, FileNotFoundError) as error:
+        raise ConfigError(str(error)) from error
+    except (UnreadableImageError, OneRankError) as error:
+        # In a worker process of the loader, the message follows a traceback.
+        raise OneRankError(str(error).strip().splitlines()[-1]) from error
+    except ValueError as error:
+        known = next((said for sign, said in _KNOWN_ERRORS.items() if sign in str(error)), None)
+        if known is None:
+            raise
+        raise OneRankError(known) from error
+    except Exception as error:
+        message = own_failure(error)
+        if message is None:
+            raise
+        raise OneRankError(message) from error
+    finally:
+        end_records(federation.loggers)
+    site = federation.engine.site
+    value = history[-1].get(optimized_metric(phases[0].config, site.module, site.data))
+    return None if value is None else float(value)
 
 
 def build(
