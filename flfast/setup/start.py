@@ -110,7 +110,7 @@ def build(
     job: HydraJob,
     world: World,
     requests: StopRequests,
-    checkpoints: Sequence[Checkpoint] = (),
+    checkpoints: Sequence[Checkpoint],
 ) -> Federation:
     """The federation of a run; collective.
 
