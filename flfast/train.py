@@ -88,7 +88,7 @@ def main() -> None:
     try:
         check_environment()
         sys.argv[1:] = map(at_home, without_dashes(sys.argv[1:]))
-        check_overrides(sys.argv[1:], conf=CONF)
+        check_overrides(sys.argv[1:])
         typed = [place for place, word in enumerate(sys.argv, 1) if re.match(r"[^-].*=", word)]
         place = max(typed, default=1)  # argparse wants all overrides in one row
         sys.argv[place:place] = implied(sys.argv[1:])

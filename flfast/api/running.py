@@ -20,7 +20,6 @@ from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides
-from flfast.config.composition import CONF
 from flfast.config.decision import decision
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
@@ -155,7 +154,7 @@ def run_composed(
         try:
             phases = job.phases()
         except HydraException as error:
-            raise ConfigError(message(error, job.overrides, conf=CONF)) from None
+            raise ConfigError(message(error, job.overrides)) from None
         decided = decision(phases[0].config, place, setting=f"folder={place}")
         if decided.becomes != "unchanged":
             _start(phases, job, further)
@@ -201,12 +200,12 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     check_words(overrides)
     overrides = [at_home(word) for word in overrides]
     try:
-        check_overrides(overrides, conf=CONF)
+        check_overrides(overrides)
         composed = composition.compose([*overrides, *implied(overrides)])
     except Exception as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        raise ConfigError(message(error, overrides, conf=CONF)) from None
+        raise ConfigError(message(error, overrides)) from None
     OmegaConf.set_struct(composed.hydra, value=False)
     if composed.hydra.mode == RunMode.MULTIRUN:
         raise ConfigError(

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.config.check import check
-from flfast.config.composition import CONF, compose, sources_of, without_hydra
+from flfast.config.composition import compose, options_of, sources_of, without_hydra
 from flfast.config.errors import ConfigError, resolved
 from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.config.phases import Phase, compose_phases
@@ -130,7 +130,7 @@ class HydraJob:
     def _put_in(self, config: DictConfig) -> None:
         """Replace groups that only a user's folder has by their values, where these are named."""
         raw: Any = OmegaConf.to_container(config, resolve=False)
-        names = [name for name in self.choices if name in raw and not Path(CONF, name).is_dir()]
+        names = [name for name in self.choices if name in raw and not options_of(name)]
         if not names:
             return
         groups = OmegaConf.create({name: raw[name] for name in names})
