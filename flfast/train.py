@@ -29,10 +29,10 @@ from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
 from flfast.config.run_folder import lock_job, locked_folder, recorded, release_folders
-from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
 from flfast.state.output_streams import surviving_output
 from flfast.state.real_folder import real_folder
+from flfast.state.stop_requests import StoppedAtEndError, StoppedError
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 

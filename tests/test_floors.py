@@ -74,7 +74,7 @@ TORCH_FREE = {
     "flfast.checkpoints.folders",
     "flfast.checkpoints.policy",
     "flfast.checkpoints.compatibility",
-    "flfast.checkpoints.signals",
+    "flfast.state.stop_requests",
     "flfast.distributed.child",
     "flfast.state.injection",
     "flfast.state.machine",

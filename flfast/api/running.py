@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.api.arguments import Arguments, check_objects, check_settings, check_words
 from flfast.api.result import Run
-from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides
@@ -28,8 +27,8 @@ from flfast.config.job import HydraJob
 from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import Phase
 from flfast.config.run_folder import hold_folder, recorded
-from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.real_folder import literal, real_folder
+from flfast.state.stop_requests import StoppedAtEndError, StoppedError, signals_afterwards
 
 if TYPE_CHECKING:
     import lightning as L

@@ -16,7 +16,6 @@ from flfast.checkpoints.folders import FORMAT, Checkpoint, checkpoint_folders
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
 from flfast.checkpoints.restore import Restored, fingerprint, restore
-from flfast.checkpoints.signals import StopRequests
 from flfast.config.decision import Decision, decision, plain_config
 from flfast.config.phases import AUTO_SIZES, Phase
 from flfast.distributed.devices import hardware
@@ -28,6 +27,7 @@ from flfast.setup.learner import Learner
 from flfast.setup.plans import build_plans
 from flfast.state.config_keys import keys_with
 from flfast.state.environment import integer
+from flfast.state.stop_requests import StopRequests
 from flfast.state.tree import Tree
 from flfast.state.version import __version__
 

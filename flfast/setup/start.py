@@ -11,7 +11,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
 from flfast.checkpoints.folders import Checkpoint
-from flfast.checkpoints.signals import StopRequests
 from flfast.config.errors import ConfigError, OneRankError
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
@@ -39,6 +38,7 @@ from flfast.setup.optimized_metric import check_direction, optimized_metric, wit
 from flfast.setup.resume import checkpoint_keeper, decide, previous_choices, resume
 from flfast.setup.user_code import own_failure
 from flfast.state.machine import return_freed_memory
+from flfast.state.stop_requests import StopRequests
 
 _KNOWN_ERRORS = {
     "Expected more than 1 value per channel": (
