@@ -36,7 +36,7 @@ from flfast.federation.sampling import NOBODY
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers
-from flfast.setup.this_process import quiet_lightning
+from flfast.setup.external_world import quiet_lightning
 from flfast.state.capabilities import Capabilities
 from flfast.state.injection import call_with
 from flfast.state.plan import Batching, RoundPlan

@@ -11,7 +11,7 @@ from pathlib import Path
 from flfast import train
 from flfast.config.errors import ConfigError
 from flfast.config.explain import run_command
-from flfast.output.results.outcome import StoppedError
+from flfast.state.stop_requests import StoppedError
 from flfast.zoo.commands.conformance.row_files import LEVELS, read_rows
 
 USAGE = """\

@@ -20,12 +20,11 @@ from flfast.config.composition import CONF
 from flfast.config.errors import ConfigError
 from flfast.config.schema import Settings
 from flfast.config.signature import Signature, module_path, read_signature
-from flfast.federation.samplers.cohort import capabilities_of_sampler
-from flfast.output.results.plain_yaml import PARSER
-from flfast.state.capabilities import MEANINGS, Capabilities
+from flfast.state.capabilities import MEANINGS, Capabilities, capabilities_of_sampler
 from flfast.state.config_keys import influence, keys_with
 from flfast.state.messages import did_you_mean
 from flfast.state.output_streams import surviving_output
+from flfast.state.plain_yaml import PARSER
 
 VERSION = 1
 """It changes when programs that read the document have to change."""

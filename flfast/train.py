@@ -20,20 +20,19 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.commands.sweeps.job_folders import going_on
-from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides, without_dashes
 from flfast.config.composition import CONF, VERSION_BASE
+from flfast.config.decision import decision
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.implied import implied
 from flfast.config.job import HydraJob
-from flfast.config.phases import Phase, compose_phases
-from flfast.config.resume_check import check_folder, finished_before
+from flfast.config.phases import Phase
 from flfast.config.run_folder import lock_job, locked_folder, recorded, release_folders
-from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.environment import integer
 from flfast.state.output_streams import surviving_output
 from flfast.state.real_folder import real_folder
+from flfast.state.stop_requests import StoppedAtEndError, StoppedError
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 
@@ -51,19 +50,15 @@ def run_job(config: DictConfig) -> float | None:
     composed: Any = HydraConfig.instance().cfg  # the only use of Hydra's globals
     lock_job(composed)
     job = HydraJob.of(composed, config)
-    config = job.fill(config)
-    check(config)
-    phases = compose_phases(config, job.compose)
+    phases = job.phases()
     multirun = composed.hydra.mode == RunMode.MULTIRUN
     place = f"hydra.sweep.dir={real_folder(composed.hydra.sweep.dir)}" if multirun else None
-    config = phases[0].config
     # Other ranks, of torchrun or srun, have to hear that the run finished.
     shares_world = any(integer(name, 1) > 1 for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
-    before = None if shares_world else finished_before(config, job.folder)
-    if before is not None:
+    decided = decision(phases[0].config, job.folder, setting=place)
+    if decided.becomes == "unchanged" and not shares_world:
         log.info("%s: finished before", job.folder)
-        return before.value
-    check_folder(config, job.folder, setting=place)
+        return decided.value
     try:
         return recorded(job.folder, partial(_train, phases, job))
     except StoppedError as stop:
@@ -93,7 +88,7 @@ def main() -> None:
     try:
         check_environment()
         sys.argv[1:] = map(at_home, without_dashes(sys.argv[1:]))
-        check_overrides(sys.argv[1:], conf=CONF)
+        check_overrides(sys.argv[1:])
         typed = [place for place, word in enumerate(sys.argv, 1) if re.match(r"[^-].*=", word)]
         place = max(typed, default=1)  # argparse wants all overrides in one row
         sys.argv[place:place] = implied(sys.argv[1:])

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 
-from flfast.checkpoints import signals
+from flfast.state import stop_requests
 
 
 class Ending(Callback):
@@ -51,7 +51,7 @@ class Ending(Callback):
 
 
 def _request_at_every_return(frame, event, _):
-    if event == "return" and frame.f_code.co_filename != signals.__file__:
+    if event == "return" and frame.f_code.co_filename != stop_requests.__file__:
         os.kill(os.getpid(), signal.SIGUSR1)
 
 

@@ -45,7 +45,7 @@ def ended(monkeypatch):
 
 def fit_alone(module, options):
     """`Trainer.fit` as its user would, on all training examples, with the run's order."""
-    from flfast.setup.build import build_data
+    from flfast.setup.build_data import build_data
 
     data = build_data(flfast.compose(*SMALL, *ALONE))
     indices = data.train_clients.indices_of(0)

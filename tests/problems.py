@@ -276,7 +276,7 @@ OTHERS: dict[str, Callable[[Problem, nn.Sequential, Tree], Algorithm]] = {
 
 
 def make_algorithm(problem: Problem, model: nn.Sequential) -> Algorithm:
-    """The problem's algorithm in the wrappers of `setup.build.build_algorithm`."""
+    """The problem's algorithm in the wrappers of `setup.build_algorithm.build_algorithm`."""
     initial = read_weights(model)
     algorithm = {**ALGORITHMS, **OTHERS}[problem.algorithm](problem, model, initial)
     if problem.batchnorm == "local":

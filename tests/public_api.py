@@ -14,8 +14,9 @@ from flfast.config import signature
 from flfast.config.schema import OptimizerSettings, SchedulerSettings
 from flfast.describe import describe, entries
 from flfast.output.results.columns import CALLBACK_TABLES, COLUMNS, VIEWS
-from flfast.output.results.outcome import EXIT_STOPPED, RESULT
+from flfast.output.results.outcome import RESULT
 from flfast.output.results.run_files import OF_A_RUN, OF_LOGGERS
+from flfast.state.stop_requests import EXIT_STOPPED
 from flfast.tasks.names import METRICS, headline
 
 RECORD = ROOT / "tests" / "public_api.txt"

@@ -44,7 +44,7 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.dp import DataParallelStrategy  # noqa: F401 - registers itself
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.trainers import Trainers
-from flfast.setup.this_process import quiet_lightning
+from flfast.setup.external_world import quiet_lightning
 from flfast.state.native.compiler import COMPILERS, missing, packed
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates

@@ -45,7 +45,7 @@ class Ended(NamedTuple):
 
 def prepare() -> None:
     """Import once what every forked command needs."""
-    for module in ("flfast.setup.launch", "flfast.commands.saved.opened_run", "sklearn.datasets"):
+    for module in ("flfast.setup.launch", "flfast.setup.opened_run", "sklearn.datasets"):
         importlib.import_module(module)
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)

@@ -3,12 +3,24 @@
 import difflib
 import os
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import GROUPS
-from flfast.config.rule import shown
+from flfast.config.values import shown
 from flfast.state.config_keys import flat
+
+
+class Arguments(NamedTuple):
+    """Arguments of `flfast.run` and `flfast.Run`: objects of a program, and what they are."""
+
+    data: Any = None
+    test_data: Any = None
+    target: Any = None
+    client: Any = None
+    labels: Any = None
+    model: Any = None
+    algorithm: Any = None
 
 
 def check_words(overrides: Iterable[object]) -> None:
@@ -56,22 +68,20 @@ def check_settings(settings: Mapping[str, object], *, known: Iterable[str], call
     raise ConfigError(f"{names}: no argument of {caller}, and settings are texts; {instead}")
 
 
-def check_objects(
-    objects: Mapping[str, object], folder: object, columns: Mapping[str, Any]
-) -> None:
+def check_objects(given: Arguments, folder: object) -> None:
     """Refuse names of options where objects belong, and a folder or a column that is no name.
 
     Raises:
         ConfigError: naming the argument, its value and what is allowed.
     """
-    for name, value in objects.items():
-        if isinstance(value, str):
+    for name in (*GROUPS, "test_data"):
+        if isinstance(value := getattr(given, name), str):
             instead = f'write "{name}={value}"' if name in GROUPS else "allowed: examples"
             raise ConfigError(f"{name}={value!r} is a text, not an object; {instead}")
     is_path = isinstance(folder, (str, os.PathLike)) and str(folder) and "\0" not in str(folder)
     if folder is not None and not is_path:
         raise ConfigError(f"folder={folder!r}: allowed: a path")
-    target, client = columns["target"], columns["client"]
+    target, client = given.target, given.client
     if not isinstance(target, Hashable):
         raise ConfigError(f"target={target!r}: allowed: the name of one column")
     if isinstance(client, Hashable) and target is not None and target == client:

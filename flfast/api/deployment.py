@@ -4,7 +4,7 @@ They know nothing of the network in between, which hands them bytes.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
@@ -15,27 +15,24 @@ from omegaconf import DictConfig
 from flfast.api.result import Run
 from flfast.api.running import composed, filled, run_composed
 from flfast.channel.wire import MalformedError, Message, pack, unpack
+from flfast.config.decision import decision
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import NOTHING, Own
-from flfast.config.phases import compose_phases
-from flfast.config.resume_check import check_folder
 from flfast.datamodules.remote_data import RemoteData, Schema
-from flfast.engines.node import Node
 from flfast.setup.real_clients import (
+    GREETING,
     Greeting,
-    build_node,
+    build_client,
     check_greeting,
     check_is_real,
     check_together,
-    greeting,
     use_real_clients,
 )
 from flfast.state.real_folder import literal, real_folder
 
 log = logging.getLogger(__name__)
 
-_GREETING = "greeting"
 _MOST_CLIENTS = 2**24
 """A client's process keeps a number for each."""
 
@@ -84,17 +81,14 @@ class Client:
             raise MalformedError(
                 f"client {self._client_id} of {num_clients} clients; allowed: 0 to one less"
             )
-        node, greeting = self._build(num_clients)
-        return pack(greeting if message.facts.get("kind") == _GREETING else node.answer(message))
+        return pack(self._build(num_clients)(message))
 
-    def _built(self, num_clients: int) -> tuple[Node, Message]:
+    def _built(self, num_clients: int) -> Callable[[Message], Message]:
         objects = Own(client=(self._client_id, num_clients))
         config, given = checked(self._overrides, seeded_noise=self._seeded_noise)
         config.hydra.runtime.output_dir = literal(self._folder)
         job = HydraJob.of(config, objects=objects)
-        phases = compose_phases(job.fill(job.given), job.compose)
-        node, data = build_node(phases, job, self._client_id, self._folder / "states")
-        return node, greeting(given, data, self._client_id)
+        return build_client(job.phases(), job, given, self._folder / "states")
 
 
 def serve(
@@ -118,7 +112,7 @@ def serve(
         RunStopped: on Ctrl-C, SIGTERM or SIGUSR1, after the round and a checkpoint.
     """
     config, given = checked(overrides, seeded_noise=seeded_noise)
-    check_folder(given, real_folder(folder), setting=f"folder={folder}")
+    decision(given, real_folder(folder), setting=f"folder={folder}")  # before clients are asked
     clients = _Clients(network, given, num_clients)
     schema, sizes = clients.greet_all()
     objects = Own(data=partial(RemoteData, schema, sizes))
@@ -160,7 +154,7 @@ class _Clients:
         return check_together(found, self._num)
 
     def _greeted(self, nodes: Iterable[str]) -> Iterator[tuple[str, bytes | str]]:
-        asked = pack(Message({"kind": _GREETING, "clients": self._num}))
+        asked = pack(Message({"kind": GREETING, "clients": self._num}))
         requests = dict.fromkeys(nodes, asked)
         return self._network.ask(requests) if requests else iter(())
 

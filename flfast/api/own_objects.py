@@ -2,87 +2,102 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.api.arguments import Arguments
 from flfast.api.own_data import read_data
 from flfast.api.own_parts import chosen_task
 from flfast.config.errors import ConfigError
-from flfast.config.own import GROUPS, OWN, Own
+from flfast.config.own import OWN, Own
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
 from flfast.lit.module_hooks import overridden
 from flfast.lit.user_module import is_user_module, steps_itself
 from flfast.setup.model_check import check_copies, check_initialized, check_module
 
-_KINDS: dict[str, tuple[type, ...]] = {"model": (nn.Module,), "algorithm": (Algorithm,)}
+_KINDS = {
+    "model": (nn.Module, "a torch.nn.Module"),
+    "algorithm": (Algorithm, "an Algorithm"),
+}
+"""What an argument is, or what a function that it is returns."""
 
 
-def own_objects(
-    given: Mapping[str, Any],
-    test_data: Any,
-    *,
-    settings: Sequence[str],
-    target: str | None,
-    client: Any,
-    labels: Any = None,
-) -> Own:
+def own_objects(given: Arguments, settings: Sequence[str]) -> Own:
     """The record of what replaces options of the config; the settings may name the task.
 
     Raises:
         ConfigError: naming the argument, what it is, and what is allowed.
     """
-    found = {group: given[group] for group in GROUPS if given[group] is not None}
-    for group, kinds in _KINDS.items():
-        value = found.get(group)
-        if value is not None and not (isinstance(value, kinds) or callable(value)):
-            allowed = {"model": "a torch.nn.Module", "algorithm": "an Algorithm"}[group]
+    for group, (kind, allowed) in _KINDS.items():
+        value = getattr(given, group)
+        if not (value is None or isinstance(value, kind) or callable(value)):
             raise ConfigError(
                 f"{group}= is of type {type(value).__name__}; allowed: {allowed}, or a "
                 f"function that returns one"
             )
-    model = found.get("model")
-    found = {**_own_loaders(model, settings), **found}
+    model = given.model
+    if given.data is None and _has_own_loaders(model, settings):
+        given = given._replace(data=model)
     if isinstance(model, nn.Module):
         where = f"model={name_of(model)}"
         check_module(where, model)
         check_copies(where, model)
         if not is_user_module(model):  # which makes its layers in configure_model
             check_initialized(where, model)
-    nodes: dict[str, dict[str, Any]] = {}
     made = model.func if isinstance(model, partial) else model
     trains_itself = is_user_module(made) or (isinstance(made, type) and steps_itself(made))
     task = "module" if trains_itself else chosen_task(settings)
-    about: dict[str, Any] = {"target": target, "client": client, "labels": labels}
-    read = read_data(found.get("data"), test_data, **about, task=task)
-    about["batch_size"] = getattr(read, "batch_size", None)
-    for group, value in found.items():
-        content = read if group == "data" else value
-        nodes[group] = {"_target_": name_of(value), OWN: fingerprint(content)}
-        if group == "data":
-            nodes[group] |= {"test_data": True} if test_data is not None else {}
-            nodes[group] |= {
-                name: word if isinstance(word, (str, int)) else name.upper()
-                for name, word in about.items()
-                if word is not None
-            }
-    if read is not None:
-        found["data"] = read
-    return Own(**found, nodes=nodes, trains_itself=trains_itself)
+    about = {name: getattr(given, name) for name in ("target", "client", "labels")}
+    examples = read_data(given.data, given.test_data, **about, task=task)
+    about["batch_size"] = getattr(examples, "batch_size", None)
+    objects = {"data": examples, "model": model, "algorithm": given.algorithm}
+    nodes: dict[str, dict[str, Any]] = {
+        group: {"_target_": name_of(getattr(given, group)), OWN: fingerprint(content)}
+        for group, content in objects.items()
+        if content is not None
+    }
+    if examples is not None:
+        nodes["data"] |= {"test_data": True} if given.test_data is not None else {}
+        nodes["data"] |= {
+            name: word if isinstance(word, (str, int)) else name.upper()
+            for name, word in about.items()
+            if word is not None
+        }
+    return Own(**objects, nodes=nodes, trains_itself=trains_itself)
 
 
-def _own_loaders(model: object, settings: Sequence[str]) -> dict[str, Any]:
-    """A LightningModule is its own data if it has loaders, and no other data are chosen."""
+def with_callbacks(objects: Own, callbacks: Any) -> Own:
+    """The same objects, and callbacks by the names of their classes, numbered where need be.
+
+    Raises:
+        ConfigError: naming what is no callback.
+    """
+    named: dict[str, L.Callback] = {}
+    for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
+        if not isinstance(callback, L.Callback):
+            raise ConfigError(
+                f"callbacks= has a {type(callback).__name__}; allowed: objects of "
+                f"lightning.Callback"
+            )
+        name = type(callback).__name__
+        named[f"{name}_{len(named) + 1}" if name in named else name] = callback
+    nodes = {f"callbacks.{n}": {"_target_": name_of(c), OWN: n} for n, c in named.items()}
+    return replace(objects, callbacks=named, nodes={**objects.nodes, **nodes})
+
+
+def _has_own_loaders(model: object, settings: Sequence[str]) -> bool:
+    """Whether a LightningModule is its own data: it has loaders, and no other data are chosen."""
     chosen = any(word.startswith("data=") for word in settings)
-    own = is_user_module(model) and overridden(model, ["train_dataloader"])
-    return {"data": model} if own and not chosen else {}
+    return not chosen and is_user_module(model) and bool(overridden(model, ["train_dataloader"]))
 
 
 def name_of(value: Any) -> str:

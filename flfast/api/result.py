@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from flfast.api.arguments import Arguments
 from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.saved_config import read_config
@@ -72,9 +73,7 @@ class Run:
                 f"flfast.Run({str(folder)!r}): there is no .hydra/config.yaml; allowed: the "
                 f"folder of a run"
             )
-        self._given = {"data": data, "model": model, "algorithm": algorithm}
-        self._arguments = {"test_data": test_data, "target": target, "client": client}
-        self._arguments["labels"] = labels
+        self._given = Arguments(data, test_data, target, client, labels, model, algorithm)
         self._allow = [allow] if isinstance(allow, str) else list(allow)
 
     @classmethod
@@ -86,13 +85,12 @@ class Run:
 
     @cached_property
     def _objects(self) -> Own:
-        given = (*self._given.values(), *self._arguments.values())
-        if all(value is None for value in given):
+        if all(value is None for value in self._given):
             return NOTHING
         from flfast.api.own_objects import own_objects  # imports torch
 
         settings = [f"task={read_config(self.folder, self._allow).get('task')}"]
-        return own_objects(self._given, settings=settings, **self._arguments)
+        return own_objects(self._given, settings)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"

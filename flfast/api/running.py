@@ -14,23 +14,21 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from flfast.api.arguments import check_objects, check_settings, check_words
+from flfast.api.arguments import Arguments, check_objects, check_settings, check_words
 from flfast.api.result import Run
-from flfast.checkpoints.signals import signals_afterwards
 from flfast.config import composition
 from flfast.config.check import check
 from flfast.config.command_line import at_home, check_environment, check_overrides
-from flfast.config.composition import CONF
+from flfast.config.decision import decision
 from flfast.config.errors import ConfigError, RunStopped
 from flfast.config.explain import message
 from flfast.config.implied import implied
 from flfast.config.job import HydraJob
 from flfast.config.own import GROUPS, NOTHING, Own
-from flfast.config.phases import Phase, compose_phases
-from flfast.config.resume_check import check_folder, finished_before
+from flfast.config.phases import Phase
 from flfast.config.run_folder import hold_folder, recorded
-from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.state.real_folder import literal, real_folder
+from flfast.state.stop_requests import StoppedAtEndError, StoppedError, signals_afterwards
 
 if TYPE_CHECKING:
     import lightning as L
@@ -109,12 +107,11 @@ def run(  # noqa: PLR0913 - one parameter an option
             "flfast.run: this process imports the script that started it; put the call of "
             'flfast.run under `if __name__ == "__main__":`'
         )
-    given = {"data": data, "model": model, "algorithm": algorithm}
-    columns = {"target": target, "client": client, "labels": labels}
-    known = ["folder", *given, "test_data", *columns, "callbacks"]
+    given = Arguments(data, test_data, target, client, labels, model, algorithm)
+    known = ["folder", *Arguments._fields, "callbacks"]
     check_settings(settings, known=known, caller="flfast.run")
     check_words(overrides)
-    check_objects({**given, "test_data": test_data}, folder, columns)
+    check_objects(given, folder)
     check_environment()
     if "torch" in sys.modules:  # otherwise it is as at its start
         from flfast.api.session import check_surroundings
@@ -122,12 +119,12 @@ def run(  # noqa: PLR0913 - one parameter an option
         check_surroundings()
     with _alone():
         objects = NOTHING
-        if any(value is not None for value in (*given.values(), test_data, *columns.values())):
+        if any(value is not None for value in given):
             from flfast.api.own_objects import own_objects  # imports torch
 
-            objects = own_objects(given, test_data, settings=overrides, **columns)
+            objects = own_objects(given, overrides)
         if callbacks:
-            from flfast.api.own_callbacks import with_callbacks  # imports torch
+            from flfast.api.own_objects import with_callbacks  # imports torch
 
             objects = with_callbacks(objects, callbacks)
         words = [*_module(objects, overrides), *_partition(objects, overrides), *overrides]
@@ -153,16 +150,14 @@ def run_composed(
     with hold_folder(place, key="folder"):
         composed.hydra.runtime.output_dir = literal(place)
         job = HydraJob.of(composed, objects=objects)
-        config = job.fill(job.given)
         try:
-            phases = compose_phases(config, job.compose)
+            phases = job.phases()
         except HydraException as error:
-            raise ConfigError(message(error, job.overrides, conf=CONF)) from None
-        found = phases[0].config
-        if finished_before(found, place) is None:
-            check_folder(found, place, setting=f"folder={place}")
+            raise ConfigError(message(error, job.overrides)) from None
+        decided = decision(phases[0].config, place, setting=f"folder={place}")
+        if decided.becomes != "unchanged":
             _start(phases, job, further)
-    return Run.of(place, objects, config)
+    return Run.of(place, objects, phases[0].config)
 
 
 def _start(phases: list[Phase], job: HydraJob, further: dict[str, Any]) -> None:
@@ -204,12 +199,12 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     check_words(overrides)
     overrides = [at_home(word) for word in overrides]
     try:
-        check_overrides(overrides, conf=CONF)
+        check_overrides(overrides)
         composed = composition.compose([*overrides, *implied(overrides)])
     except Exception as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        raise ConfigError(message(error, overrides, conf=CONF)) from None
+        raise ConfigError(message(error, overrides)) from None
     OmegaConf.set_struct(composed.hydra, value=False)
     if composed.hydra.mode == RunMode.MULTIRUN:
         raise ConfigError(

@@ -11,7 +11,7 @@ from flfast.config.errors import ConfigError, refused
 from flfast.config.own import Own
 from flfast.config.saved_config import check_saved
 from flfast.lit.user_module import UserModule, is_user_module, released
-from flfast.setup.build import build_data
+from flfast.setup.build_data import build_data
 from flfast.setup.build_models import build_model
 from flfast.setup.lightning_model import prepared
 from flfast.state.weights import load_weights, read_state_dict, read_weights, write_weights

@@ -35,12 +35,11 @@ from flfast.checkpoints.folders import (
     partial_folders,
 )
 from flfast.checkpoints.policy import COST_SHARE, Policy, best_round
-from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import World, gather, sum_over_ranks
 from flfast.federation.loop import Federation
 from flfast.output.results.columns import CALLBACK_TABLES
-from flfast.output.results.outcome import StoppedError
 from flfast.state.machine import free_memory
+from flfast.state.stop_requests import StoppedError, StopRequests
 from flfast.state.store import ClientStates, Kept
 from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map

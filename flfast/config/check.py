@@ -10,10 +10,10 @@ from pydantic_core import ErrorDetails
 from flfast.config.errors import ConfigError, resolved
 from flfast.config.known_words import here_it_is, ours
 from flfast.config.own import OWN, passed
-from flfast.config.rule import Config, shown
-from flfast.config.rules import RULES
+from flfast.config.rules import problems as refused
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
+from flfast.config.values import Config, shown
 from flfast.state.messages import did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
@@ -53,7 +53,7 @@ def check(config: DictConfig) -> None:
             *_check_trainer(values["trainer"]),
         ]
     if not problems:
-        problems = [problem for rule in RULES if (problem := rule(values))]
+        problems = [*refused(values)]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 

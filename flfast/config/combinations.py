@@ -10,10 +10,16 @@ from omegaconf import DictConfig
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import OWN
-from flfast.config.rule import Config, choice, shown
 from flfast.config.signature import read_signature
-from flfast.federation.samplers.cohort import capabilities_of_sampler
-from flfast.state.capabilities import Capabilities, Choice, breaking, needing, refusals
+from flfast.config.values import Config, choice, setting, value_of
+from flfast.state.capabilities import (
+    Capabilities,
+    Choice,
+    breaking,
+    capabilities_of_sampler,
+    needing,
+    refusals,
+)
 
 _PLAIN = {
     "algorithm": "fedavg",
@@ -94,17 +100,15 @@ def check_composed(config: DictConfig, by_group: Mapping[str, Capabilities]) -> 
 def _choices(config: Config) -> Iterator[Choice]:
     """What the settings and options of a config say about themselves."""
     for key, chosen, says, instead in _SETTINGS:
-        value: Any = config
-        for name in key.split("."):
-            value = value and value.get(name)
+        value = value_of(config, key)
         if value is not None and (chosen(value) if callable(chosen) else value in chosen):
-            yield Choice(key, f"{key}={shown(value)}", says, f"{key}={instead}")
+            yield Choice(key, setting(config, key), says, f"{key}={instead}")
     for number, phase in enumerate(config["schedule"]["phases"]):
         # Hydra adds to or replaces a key with + or ++ in front.
         changed = [str(o) for o in phase["overrides"] if str(o).lstrip("+").startswith(_STEPS)]
         if changed:
-            setting = f"schedule.phases[{number}]: {', '.join(changed)}"
-            yield Choice("schedule", setting, _UNEQUAL, f"phases without {', '.join(_STEPS[:-1])}")
+            phases = f"schedule.phases[{number}]: {', '.join(changed)}"
+            yield Choice("schedule", phases, _UNEQUAL, f"phases without {', '.join(_STEPS[:-1])}")
     for group, node in config.items():
         if isinstance(node, Mapping) and "_target_" in node and OWN not in node:
             yield from said_by_option(group, node)

@@ -6,7 +6,7 @@ Also what torchrun or srun says in the environment. Torch-free.
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
+from flfast.config.composition import CONF, options_of
 from flfast.config.errors import ConfigError, refused
 from flfast.config.implied import user_folders
 from flfast.config.known_words import ours
@@ -38,7 +39,7 @@ _SETTING = re.compile(r"(?<![\w.@/+~\"'-])[\w.@/+~-]+=[^\s,{}\[\]\"']+")
 """A setting without quotes, such as one of `overrides: [batch_size=5]`."""
 
 
-def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
+def check_overrides(arguments: Sequence[str]) -> None:
     """Check each override of the command line on its own; Hydra checks its flags.
 
     Raises:
@@ -46,14 +47,14 @@ def check_overrides(arguments: Sequence[str], *, conf: str) -> None:
     """
     overrides = [word for word in arguments if "=" in word and not word.startswith("-")]
     more_config = any(word.startswith(_MORE_CONFIG) for word in arguments)
-    folders = [folder for folder in user_folders(arguments) if folder.resolve() != Path(conf)]
-    problems = [problem for word in arguments if (problem := _unknown_flag(word, Path(conf)))]
+    folders = [folder for folder in user_folders(arguments) if folder.resolve() != Path(CONF)]
+    problems = [problem for word in arguments if (problem := _unknown_flag(word))]
     problems += [
         problem
         for override in overrides
         for problem in (
-            *_problems(override, Path(conf), more_config=more_config),
-            *_hidden(override, Path(conf), folders),
+            *_problems(override, more_config=more_config),
+            *_hidden(override, folders),
         )
     ]
     if problems:
@@ -86,11 +87,12 @@ def _is_flag(word: str) -> bool:
     return name in _FLAGS or (name[:2] == "--" and any(one.startswith(name) for one in _FLAGS))
 
 
-def _unknown_flag(word: str, conf: Path) -> str | None:
+def _unknown_flag(word: str) -> str | None:
     """The problem of a word such as `--rounds` or `-gr`; None for other words."""
     name = word.lstrip(_DASHES).replace("-", "_")
     if word[:1] not in {*_DASHES} or "=" in word or _is_flag(word) or not name.isidentifier():
         return None
+    conf = Path(CONF)
     known = {*OmegaConf.load(conf / "config.yaml"), *(path.name for path in conf.iterdir())}
     key = ours(word) or (name if name in known else None)
     if key is None and word[:2] in _FLAGS:  # `-cjob`, a flag and its value
@@ -98,7 +100,7 @@ def _unknown_flag(word: str, conf: Path) -> str | None:
     return f"{word}: is no flag; write settings as key=value, here {key or name}=VALUE"
 
 
-def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
+def _problems(text: str, *, more_config: bool) -> Iterator[str]:
     try:
         (override,) = OverridesParser.create().parse_overrides([text])
     except HydraException:
@@ -106,23 +108,22 @@ def _problems(text: str, conf: Path, *, more_config: bool) -> Iterator[str]:
         return
     if override.key_or_group == "hydra.output_subdir":
         yield f"{text}: flfast itself writes .hydra/; allowed: hydra.run.dir or hydra.sweep.dir"
-    folder = conf / override.key_or_group
-    options = sorted(path.stem for path in folder.glob("*.yaml"))
-    if _is_empty(override, None if more_config else options):
+    group, options = override.key_or_group, options_of(override.key_or_group)
+    if _is_empty(override, None if more_config else [*options]):
         yield f"{text}: the sweep has no value, so nothing would run"
     for value in _values(override):
         content = value.text if isinstance(value, QuotedString) else value
-        if "." not in override.key_or_group and folder.is_dir():
-            yield from _problems_of_choice(text, folder, content, options)
+        if options and "." not in group:
+            yield from _problems_of_choice(text, group, content, options)
         elif isinstance(content, str) and (error := _interpolation_error(content)):
             yield f"{text}: {error}"
 
 
-def _hidden(text: str, conf: Path, folders: Sequence[Path]) -> Iterator[str]:
+def _hidden(text: str, folders: Sequence[Path]) -> Iterator[str]:
     """That an option of a user's folder has the name of one of flfast's, which would act."""
     group, _, name = text.partition("=")
     for path in (folder / group / f"{name}.yaml" for folder in folders):
-        if path.is_file() and (conf / group / path.name).is_file():
+        if path.is_file() and name in options_of(group):
             yield (
                 f"{text}: an option of flfast and {path} have this name; rename your file, as "
                 f"{path.with_stem(f'my_{path.stem}')}"
@@ -139,23 +140,23 @@ def _how_to_quote(text: str) -> Iterator[str]:
 
 
 def _problems_of_choice(
-    text: str, folder: Path, content: Any, options: Sequence[str]
+    text: str, group: str, content: Any, options: Mapping[str, Path]
 ) -> Iterator[str]:
     """What is wrong with the choice of one or several options of a group."""
     names = content if isinstance(content, list) else [content]
-    if shared := _key_of_several(folder, names):
+    texts = [name for name in names if isinstance(name, str)]
+    if shared := _key_of_several([options[name] for name in texts if name in options]):
         yield (
             f"{text}: each of these options sets {shared}, so only the last would act; "
-            f"one run for each: -m {folder.name}={','.join(map(str, names))}"
+            f"one run for each: -m {group}={','.join(map(str, names))}"
         )
-    if not all(isinstance(name, str) and "${" not in name for name in names):
-        yield f"{text}: {folder.name} is a config group; allowed: {', '.join(options)}"
+    if texts != names or any("${" in name for name in texts):
+        yield f"{text}: {group} is a config group; allowed: {', '.join(options)}"
 
 
-def _key_of_several(folder: Path, names: list[Any]) -> str | None:
+def _key_of_several(paths: Sequence[Path]) -> str | None:
     """A key that several options of a group set themselves, so that they cannot be combined."""
-    paths = [folder / f"{name}.yaml" for name in names] if len(names) > 1 else []
-    known: Any = (OmegaConf.to_container(OmegaConf.load(path)) for path in paths if path.is_file())
+    known: Any = (OmegaConf.to_container(OmegaConf.load(path)) for path in paths)
     times = Counter(key for values in known for key, _ in flat(values) if key != "defaults")
     return next((key for key, number in times.items() if number > 1), None)
 

@@ -22,6 +22,11 @@ CONF = str(_INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "c
 _version_base = threading.Lock()
 
 
+def options_of(group: str) -> dict[str, Path]:
+    """Files of flfast's own options of a group, by name; there are none if it is no group."""
+    return {path.stem: path for path in sorted(Path(CONF, group).glob("*.yaml"))}
+
+
 def compose(
     overrides: Sequence[str], *, name: str = "config", sources: ConfigSearchPath | None = None
 ) -> DictConfig:

@@ -16,7 +16,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from flfast.config.composition import CONF, compose, without_hydra
+from flfast.config.composition import CONF, compose, options_of, without_hydra
 from flfast.config.errors import ConfigError, FolderBusyError
 from flfast.config.known_words import here_it_is
 from flfast.output.results.outcome import EXIT_BUSY
@@ -37,14 +37,14 @@ def explain(error: Exception, *, hint: str = KEYS) -> int:
 
     It is 73 for a busy folder, else 2. `hint` says where the user finds more.
     """
-    text = printable(message(error, sys.argv[1:], conf=CONF))
+    text = printable(message(error, sys.argv[1:]))
     lines = "\n".join(f"  {line}" for line in text.splitlines())
     sys.stderr.write(f"flfast stops here:\n{lines}\n")
     sys.stderr.write(f"{hint} Full traceback: HYDRA_FULL_ERROR=1.\n")
     return EXIT_BUSY if isinstance(error, FolderBusyError) else 2
 
 
-def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
+def message(error: Exception, arguments: Sequence[str]) -> str:
     """The user's message for an error of flfast, Hydra or OmegaConf, which may have several lines.
 
     The arguments are those of the command line, or overrides.
@@ -55,18 +55,18 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
     if taken:
         text = f"{taken[0]} Leave the + out, or write ++."
     elif unknown:
-        text = f"unknown key {unknown[1]}{_did_you_mean(unknown[1], arguments, conf)}"
+        text = f"unknown key {unknown[1]}{_did_you_mean(unknown[1], arguments)}"
     elif isinstance(error, MissingConfigException) and "/" in (
         path := error.missing_cfg_file or ""
     ):
         group, _, name = path.rpartition("/")  # such as `model/mpl`
-        known = error.options or sorted(p.stem for p in (Path(conf) / group).glob("*.yaml"))
-        hint = _elsewhere(name, conf) or did_you_mean(name.lower(), known)
+        known = error.options or [*options_of(group)]
+        hint = _elsewhere(name) or did_you_mean(name.lower(), known)
         text = f"{group}={name}: there is no such option{hint}"
     elif isinstance(error, OverrideParseException):
         text = f"{error.override}: {text.splitlines()[0]}"
         if "=" not in error.override:
-            example = _elsewhere(error.override, conf) or "; allowed: key=value, such as rounds=5"
+            example = _elsewhere(error.override) or "; allowed: key=value, such as rounds=5"
             text = f"{error.override}: is no setting{example}"
     elif error.__cause__ is not None and str(error.__cause__) not in text:
         text = f"{text}\n{error.__cause__}"
@@ -76,25 +76,24 @@ def message(error: Exception, arguments: Sequence[str], *, conf: str) -> str:
     return text.strip()
 
 
-def _elsewhere(name: str, conf: str) -> str:
+def _elsewhere(name: str) -> str:
     """The end of a message about a name that is an option of some groups; empty for others."""
     words = [
-        f"{path.parent.name}={path.stem}" for path in Path(conf).glob(f"*/{name.lower()}.yaml")
+        f"{path.parent.name}={path.stem}" for path in Path(CONF).glob(f"*/{name.lower()}.yaml")
     ]
     return f"; did you mean {' or '.join(sorted(words))}?" if words else ""
 
 
-def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
-    options = sorted(path.stem for path in (Path(conf) / key).glob("*.yaml"))
-    if options:
+def _did_you_mean(key: str, arguments: Sequence[str]) -> str:
+    if options := options_of(key):
         return f" as a value: it is a config group; allowed: {', '.join(options)}"
-    known = _known_keys(arguments, conf)
+    known = _known_keys(arguments)
     known = [name for name in known if not name.rpartition(".")[2].startswith("_")]
     group, last = key.partition(".")[0], key.rpartition(".")[2]
     nested = [name for name in known if name.startswith(f"{group}.") and name.endswith(f".{last}")]
     if nested:
         return f"; did you mean {nested[0]}?"
-    if found := _in_another_option(key, conf, known):
+    if found := _in_another_option(key, known):
         return found
     if f"{group}=custom" in arguments:
         return f"; to pass it to {group}._target_ write +{key}"
@@ -106,21 +105,21 @@ def _did_you_mean(key: str, arguments: Sequence[str], conf: str) -> str:
     return here_it_is(key) or _nearest(key, known)
 
 
-def _in_another_option(key: str, conf: str, known: Sequence[str]) -> str:
+def _in_another_option(key: str, known: Sequence[str]) -> str:
     group, _, rest = key.partition(".")
-    files = sorted((Path(conf) / group).glob("*.yaml"))
-    owners = [f"{group}={path.stem}" for path in files if _has(path, rest)]
+    options = {name: OmegaConf.load(path) for name, path in options_of(group).items()}
+    owners = [f"{group}={name}" for name, node in options.items() if _has(node, rest)]
     if owners:
         rest = f" and {len(owners) - _NAMED} others" if len(owners) > _NAMED else ""
         here = [name.partition(".")[2] for name in known if name.startswith(f"{group}.")]
         keys = f"; the chosen one has {', '.join(here)}" if here else ""
         return f"; it belongs to {', '.join(owners[:_NAMED])}{rest}{keys}"
     last = key.rpartition(".")[2]
-    for path in files:
-        inner = _keys(OmegaConf.to_container(OmegaConf.load(path)), f"{group}.")
+    for option, node in options.items():
+        inner = _keys(OmegaConf.to_container(node), f"{group}.")
         nested = [name for name in inner if name.endswith(f".{last}")]
         if nested:
-            return f"; did you mean {group}={path.stem} {nested[0]}?"
+            return f"; did you mean {group}={option} {nested[0]}?"
     return ""
 
 
@@ -137,17 +136,15 @@ def _nearest(key: str, known: Sequence[str]) -> str:
     return did_you_mean(last, [name for *_, name in inside], prefix=f"{parent}." * bool(parent))
 
 
-def _has(path: Path, key: str) -> bool:
-    """Whether a file of a config group sets a key."""
-    node = OmegaConf.load(path)
+def _has(node: Any, key: str) -> bool:
+    """Whether an option of a config group sets a key."""
     return bool(key) and OmegaConf.select(node, key, default=_ABSENT) is not _ABSENT
 
 
-def _known_keys(arguments: Sequence[str], conf: str) -> list[str]:
+def _known_keys(arguments: Sequence[str]) -> list[str]:
     """Keys of the config that the command line's groups compose."""
-    groups = {path.name for path in Path(conf).iterdir() if path.is_dir()}
     pairs = [arg for arg in arguments if "=" in arg and "," not in arg]
-    chosen = [pair for pair in pairs if pair.partition("=")[0] in groups]
+    chosen = [pair for pair in pairs if options_of(pair.partition("=")[0])]
     folders = [value for flag, value in pairwise(arguments) if flag in {"--config-dir", "-cd"}]
     search = [f"hydra.searchpath=[{','.join(f'file://{Path(f).absolute()}' for f in folders)}]"]
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from flfast.config.composition import CONF
+from flfast.config.composition import options_of
 
 _EITHER = (("local_epochs", "local_steps"), ("privacy.epsilon", "privacy.noise_multiplier"))
 """Keys of which exactly one is set."""
@@ -117,8 +117,8 @@ def _keys(group: str, option: str) -> set[str]:
 
 def _parts(group: str, option: str) -> Iterator[dict[str, Any]]:
     """What an option's file sets, after those of the same group that it builds on."""
-    path = Path(CONF, group, f"{option}.yaml")
-    if not option.isidentifier() or not path.is_file():
+    path = options_of(group).get(option)
+    if path is None:
         return
     node: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     for entry in node.get("defaults", ()):

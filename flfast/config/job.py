@@ -2,24 +2,34 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
-from flfast.config.composition import CONF, compose, sources_of, without_hydra
-from flfast.config.errors import resolved
-from flfast.config.family_options import fill_members
+from flfast.config.check import check
+from flfast.config.composition import compose, options_of, sources_of, without_hydra
+from flfast.config.errors import ConfigError, resolved
 from flfast.config.own import NOTHING, Own, is_data_module
+from flfast.config.phases import Phase, compose_phases
+from flfast.state.messages import first_line
 from flfast.state.real_folder import real_folder
 
 log = logging.getLogger(__name__)
 
 _OF_HYDRA = re.compile(r"\$\{hydra:([^${}]+)\}")
+_KEY, _COMMON, _ASSIGN = "model.of", "model.common", "model.assign"
+_ALLOWED = (
+    "allowed: options such as lenet, with overrides such as {cnn: {hidden: 64}}, or configs with "
+    "a _target_"
+)
 
 
 def typed_overrides(composed: DictConfig) -> list[str]:
@@ -59,12 +69,22 @@ class HydraJob:
     ) -> "HydraJob":
         """The job of a composed config whose `hydra.runtime.output_dir` is set.
 
-        `given` is the config without Hydra's own node, as Hydra passes it to a job; None: a copy.
+        `given` is the config without Hydra's own node, if the composed one has no other node.
         """
         given = without_hydra(deepcopy(composed)) if given is None else given
         runtime, overrides = composed.hydra.runtime, tuple(typed_overrides(composed))
         folder, choices = real_folder(runtime.output_dir), dict(runtime.choices)
         return cls(folder, overrides, choices, composed, given, objects)
+
+    def phases(self) -> list[Phase]:
+        """The phases of the run, which are checked; see `compose_phases`.
+
+        Raises:
+            ConfigError: if a setting cannot be run.
+        """
+        config = self.fill(self.given)
+        check(config)
+        return compose_phases(config, self.compose)
 
     def compose(self, more: Sequence[str]) -> DictConfig:
         """The job's config with more overrides; values of Hydra are filled in.
@@ -110,7 +130,7 @@ class HydraJob:
     def _put_in(self, config: DictConfig) -> None:
         """Replace groups that only a user's folder has by their values, where these are named."""
         raw: Any = OmegaConf.to_container(config, resolve=False)
-        names = [name for name in self.choices if name in raw and not Path(CONF, name).is_dir()]
+        names = [name for name in self.choices if name in raw and not options_of(name)]
         if not names:
             return
         groups = OmegaConf.create({name: raw[name] for name in names})
@@ -176,3 +196,53 @@ def _filled(text: str, named: re.Pattern[str], values: DictConfig) -> Any:
 
     whole = named.fullmatch(text)
     return value(whole) if whole else named.sub(lambda match: str(value(match)), text)
+
+
+def fill_members(config: DictConfig, option: Callable[[str], DictConfig]) -> None:
+    """Give members of `model.of`, and `model.common`, whole configs; changes a run's config.
+
+    `option` maps the name of an option of `conf/model/` to its config.
+
+    Raises:
+        ConfigError: if a member is neither an option nor a config with a `_target_`.
+    """
+    common = OmegaConf.select(config, _COMMON)
+    if common is not None and not (OmegaConf.is_dict(common) and "_target_" in common):
+        OmegaConf.update(config, _COMMON, _member(common, option, _COMMON)[1], merge=False)
+    listed = OmegaConf.select(config, _KEY)
+    if not OmegaConf.is_list(listed):
+        return
+    members: dict[str, Any] = {}
+    for given in listed:
+        name, node = _member(given, option, _KEY)
+        free = (f"{name}-{number}" for number in count(2))
+        members[name if name not in members else next(n for n in free if n not in members)] = node
+    OmegaConf.update(config, _KEY, members, merge=False, force_add=True)
+    assign = OmegaConf.select(config, _ASSIGN)
+    if isinstance(assign, str) and Path(assign).is_file():  # a saved config has the names
+        OmegaConf.update(config, _ASSIGN, Path(assign).read_text(encoding="utf-8").split())
+
+
+def _member(given: Any, option: Callable[[str], DictConfig], key: str) -> tuple[str, Any]:
+    """The name and the config of a member."""
+    if isinstance(given, str):
+        try:
+            return given, option(given)
+        except HydraException:
+            raise ConfigError(f"{key}: {given} is no option of model=; {_ALLOWED}") from None
+    if OmegaConf.is_dict(given) and "_target_" in given:
+        return str(given["_target_"]).rpartition(".")[2], given
+    if OmegaConf.is_dict(given) and len(given) == 1:
+        ((name, settings),) = given.items()
+        if OmegaConf.is_dict(settings):
+            name, node = _member(str(name), option, key)
+            unknown = sorted({*settings} - {*node})
+            if unknown:
+                raise ConfigError(
+                    f"{key}: {name} has no {unknown[0]}; allowed: {', '.join(map(str, node))}"
+                )
+            try:
+                return str(settings.get("name", name)), OmegaConf.merge(node, settings)
+            except OmegaConfBaseException as error:
+                raise ConfigError(f"{key}: {name}: {first_line(error)}") from None
+    raise ConfigError(f"{key}: {given}; {_ALLOWED}")

@@ -85,7 +85,9 @@ def _frozen_values(config: DictConfig) -> dict[str, Any]:
 
 
 def replace_auto(phases: list[Phase], sizes: dict[str, int]) -> list[Phase]:
-    """Copies of the phases with `sizes[key]` wherever the value of `key` is `auto`."""
+    """The phases with `sizes[key]` wherever the value of `key` is `auto`."""
+    if not sizes:
+        return phases
     replaced = deepcopy(phases)
     for phase in replaced:
         for key, size in sizes.items():

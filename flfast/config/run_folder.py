@@ -22,10 +22,11 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.folder_lock import FolderLock, missing_folders
-from flfast.output.results.outcome import StoppedAtEndError, outcome_of, read_result, write_result
+from flfast.output.results.outcome import outcome_of, read_result, write_result
 from flfast.state.environment import integer
 from flfast.state.messages import one_line
 from flfast.state.real_folder import literal, real_folder
+from flfast.state.stop_requests import StoppedAtEndError
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from omegaconf._utils import get_yaml_loader
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
-from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import first_line, printable
+from flfast.state.plain_yaml import read_yaml
 
 log = logging.getLogger(__name__)
 

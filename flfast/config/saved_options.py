@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.command_line import at_home, check_overrides
-from flfast.config.composition import CONF, compose
+from flfast.config.composition import compose, options_of
 from flfast.config.errors import ConfigError
 from flfast.state.config_keys import keys_with
 from flfast.state.messages import did_you_mean, first_line
@@ -131,13 +131,13 @@ def overridden(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: naming the override, and what is allowed.
     """
-    check_overrides(overrides, conf=CONF)
+    check_overrides(overrides)
     changed = deepcopy(config)
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
         raise ConfigError(first_line(error)) from None
-    groups = [item for item in parsed if (Path(CONF) / item.key_or_group).is_dir()]
+    groups = [item for item in parsed if options_of(item.key_or_group)]
     for item in groups:
         changed[item.key_or_group] = _option(item)
     for item in parsed:

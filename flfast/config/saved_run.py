@@ -37,6 +37,7 @@ class SavedRun(NamedTuple):
         folder: folder of the run.
         phases: phases of its config, with the overrides of the command.
         rows: rows of its `metrics.csv`, as numbers; text is left out.
+        newest: the run's newest checkpoint that can be read.
         checkpoint: that has the weights; None: the files written at the end of the run.
         model: a file of the server's weights instead of those of the run.
         objects: objects of a Python program in place of what the config names.
@@ -45,6 +46,7 @@ class SavedRun(NamedTuple):
     folder: Path
     phases: list[Phase]
     rows: list[dict[str, Any]]
+    newest: Checkpoint | None
     checkpoint: Checkpoint | None
     model: Path | None
     objects: Own = NOTHING
@@ -91,7 +93,9 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own)
             f"checkpoint=last, which also evaluates a run that has not ended"
         )
     phases = compose_phases(config, partial(_compose_phase, config))
-    return SavedRun(folder, _with_sizes(phases, folder), rows, checkpoint, model, objects)
+    newest = _newest(folder)
+    phases = _with_sizes(phases, newest)
+    return SavedRun(folder, phases, rows, newest, checkpoint, model, objects)
 
 
 def _compose_phase(config: DictConfig, more: Sequence[str]) -> DictConfig:
@@ -155,14 +159,17 @@ def _best(folder: Path, column: str | None, rows: Sequence[Mapping[str, Any]]) -
     return read_checkpoint(checkpoint_dir(folder.absolute(), best))
 
 
-def _with_sizes(phases: list[Phase], folder: Path) -> list[Phase]:
-    """Phases without `auto` sizes, which the run's checkpoints have as numbers."""
+def _newest(folder: Path) -> Checkpoint | None:
     try:
-        found = find_checkpoints("auto", folder)[:1]
-    except ValueError:
-        found = []
-    for checkpoint in found:
-        phases = replace_auto(phases, checkpoint.about["sizes"])
+        return next(iter(find_checkpoints("auto", folder)), None)
+    except ValueError:  # none of them can be read
+        return None
+
+
+def _with_sizes(phases: list[Phase], newest: Checkpoint | None) -> list[Phase]:
+    """Phases without `auto` sizes, which the run's checkpoints have as numbers."""
+    if newest is not None:
+        phases = replace_auto(phases, newest.about["sizes"])
     unknown = [key for key in AUTO_SIZES for phase in phases if phase.config[key] == "auto"]
     if unknown and phases[0].config.finetune_epochs:
         raise ConfigError(

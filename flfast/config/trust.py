@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.composition import CONF
 from flfast.config.own import GROUPS, OWN
-from flfast.config.rule import shown
-from flfast.output.results.plain_yaml import PARSER
+from flfast.config.values import shown
 from flfast.state.messages import printable
+from flfast.state.plain_yaml import PARSER
 
 _HANDED_ON = ("options", "pretrained_path", "download")
 """Arguments of models of other libraries that these may answer with code from a file or a hub."""

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.federation.samplers.cohort import Cohort, capabilities_of_sampler
-from flfast.state.capabilities import Capabilities
+from flfast.federation.samplers.cohort import Cohort
+from flfast.state.capabilities import Capabilities, capabilities_of_sampler
 from flfast.state.injection import bound
 from flfast.state.randomness import generator
 

@@ -10,9 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.checkpoints.folders import Checkpoint
 from flfast.checkpoints.restore import Restored, write_table
+from flfast.config.decision import recorded_config
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
-from flfast.config.resume_check import recorded_config
 from flfast.federation.loop import Federation
 from flfast.output.callbacks.clients_table import ClientsTable
 from flfast.output.callbacks.events_table import EventsTable

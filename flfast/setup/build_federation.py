@@ -1,7 +1,8 @@
 """Builds the federation: plans, pace, sampler and what else the rounds need beside the engine."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import lightning as L
 from hydra.utils import instantiate
@@ -17,8 +18,9 @@ from flfast.config.phases import Phase
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.engine import Engine
 from flfast.federation.loop import Federation
+from flfast.federation.samplers.cohort import Cohort
+from flfast.federation.samplers.uniform import uniform
 from flfast.federation.topologies.node_columns import NodeColumns
-from flfast.setup.build import build_sampler
 from flfast.setup.learner import Learner
 from flfast.setup.plans import build_plans
 from flfast.setup.robustness import check_cohorts, warn_of_rows
@@ -80,20 +82,33 @@ def build_federation(
             restored.pace, lambda number: plans(number, history[:number])
         )
     audit.check(federation)
+    _check(config, learner, federation)
+    return federation
+
+
+def _check(config: DictConfig, learner: Learner, federation: Federation) -> None:
+    """Refuse a pace, sampler or aggregation that does not fit the others."""
+    channel, pace = federation.engine.channel, federation.pace
     # Drawing the first cohort also refuses a sampler that wants more clients than there are.
     checked = range(1, min(federation.rounds, _CHECKED_ROUNDS) + 1)
-    pace, sampling = federation.pace.capabilities, federation.sampling.capabilities
-    check_composed(config, {**learner.capabilities, "pace": pace, "sampler": sampling})
-    warn_of_rows(engine.channel.aggregation, federation.algorithm)
+    drawing = {"pace": pace.capabilities, "sampler": federation.sampling.capabilities}
+    check_composed(config, {**learner.capabilities, **drawing})
+    warn_of_rows(channel.aggregation, federation.algorithm)
     check_cohorts(
-        engine.channel.aggregation,
+        channel.aggregation,
         map(federation.cohort, checked),
         num_selected=config.selection.get("count"),
-        most_uploads=federation.pace.most_uploads,
+        most_uploads=pace.most_uploads,
     )
-    if engine.channel.secure.check is not None:
-        engine.channel.secure.check(max(len(federation.cohort(r).clients) for r in checked))
-    return federation
+    if channel.secure.check is not None:
+        channel.secure.check(max(len(federation.cohort(r).clients) for r in checked))
+
+
+def build_sampler(config: DictConfig) -> Callable[..., Cohort]:
+    """(num_clients, rng) -> cohort; the centralised baseline's only client is always drawn."""
+    if config.mode == "centralized":
+        return partial(uniform, fraction=1.0, count=None, dropout=0.0)
+    return instantiate({k: v for k, v in config.sampler.items() if k != "holdout_clients"})
 
 
 def _num_rounds(config: DictConfig, privacy: Privacy) -> int:

@@ -1,6 +1,8 @@
-"""What surrounds the run: ranks that were started, threads that run, nodes and their disks."""
+"""What surrounds the run: its process, ranks that were started, threads, nodes and their disks."""
 
 import logging
+import os
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -17,8 +19,32 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import World, gather
 from flfast.setup.all_ranks import on_all_ranks
 from flfast.setup.plans import choose_strategy
+from flfast.state.machine import keep_freed_memory
 
 log = logging.getLogger(__name__)
+
+
+def prepare_process(config: DictConfig) -> None:
+    """Let this process run a config."""
+    quiet_lightning()
+    keep_freed_memory()
+    torch.set_num_threads(config.threads)
+    # Without this variable, Lightning's ddp divides all cores among its ranks.
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)
+
+
+def quiet_lightning() -> None:
+    """Silence Lightning's log lines about devices and finished fits: there is a fit per client."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        ".*LeafSpec.*",  # Lightning's own use of torch
+        "You defined a `validation_step` but have no",  # local training validates where asked
+        "It is recommended to use `self.log",  # ranks have different clients, of which some
+        "Total length of `UserLoader`",  # have no validation examples
+        "The `srun` command is available",  # which ranks do not need, wherever SLURM is installed
+    ):
+        warnings.filterwarnings("ignore", message=message)
 
 
 def fit_to_threads(phases: list[Phase], threads: Sequence[str]) -> list[Phase]:

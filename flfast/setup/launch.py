@@ -16,7 +16,6 @@ from hydra.core.utils import configure_log, setup_globals
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
-from flfast.checkpoints.signals import Second, StopRanks, StopRequests
 from flfast.config.errors import ConfigError, OneRankError, refused
 from flfast.config.job import HydraJob
 from flfast.config.own import Own
@@ -26,13 +25,19 @@ from flfast.distributed.devices import num_devices
 from flfast.distributed.launcher import RankDiedError, can_fork, on_ranks, other_threads
 from flfast.distributed.process_group import enter
 from flfast.distributed.world import ALONE, World, gather, launched_world
-from flfast.output.results.outcome import StoppedAtEndError, StoppedError
 from flfast.setup.all_ranks import on_all_ranks
-from flfast.setup.experiment import Change, no_change, run_experiment
 from flfast.setup.external_world import fit_to_threads, fit_to_world
 from flfast.setup.plans import choose_strategy
+from flfast.setup.start import Change, run_experiment
 from flfast.state.messages import first_line
 from flfast.state.regular_file import replacing
+from flfast.state.stop_requests import (
+    Second,
+    StoppedAtEndError,
+    StoppedError,
+    StopRanks,
+    StopRequests,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +51,11 @@ _SPAWNABLE = (
 
 
 def run(
-    phases: list[Phase], job: HydraJob, *, second: Second = "exit", change: Change = no_change
+    phases: list[Phase],
+    job: HydraJob,
+    *,
+    second: Second = "exit",
+    change: Change | None = None,
 ) -> float | None:
     """Run a checked config in as many processes as its strategies need.
 

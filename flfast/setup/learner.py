@@ -27,18 +27,14 @@ from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import Adapted
 from flfast.models.adapters.rounded_base import has_rounded
 from flfast.models.recomputed import recompute
-from flfast.setup.build import (
-    build_algorithm,
-    build_data,
-    build_optimizer,
-    build_selection,
-)
-from flfast.setup.initial_models import InitialModel, Models, initial_models
+from flfast.setup.build_algorithm import build_algorithm, build_optimizer, build_selection
+from flfast.setup.build_data import build_data
+from flfast.setup.build_models import InitialModel, Models, initial_models
+from flfast.setup.external_world import prepare_process
 from flfast.setup.lightning_model import check_steps
 from flfast.setup.module_trial import try_module
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import object_capabilities, poison_examples
-from flfast.setup.this_process import prepare_process
 from flfast.state.capabilities import Capabilities
 from flfast.state.injection import asks_for, call_with
 from flfast.state.tree import Tree, named_leaves

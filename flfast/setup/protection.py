@@ -14,7 +14,7 @@ from flfast.algorithms.contract.downloads import shared_weights
 from flfast.channel.privacy.noise_sources import draw_secure_seed, secure_noise, seeded_noise
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import NoiseSource, Privacy
-from flfast.config.rule import choice
+from flfast.config.values import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import World, gather
 from flfast.federation.devices.ideal import ideal

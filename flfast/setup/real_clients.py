@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
 from flfast.config.own import is_data_module
 from flfast.config.phases import AUTO_SIZES, Phase
-from flfast.config.rule import choice, shown
+from flfast.config.values import choice, shown
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.remote_data import SPLITS, Schema, ones_like, schema_of
 from flfast.distributed.world import ALONE
@@ -41,6 +41,9 @@ PLACES = ("data.root", "data.path", "data.source.root", "data.source.path")
 
 _MOST_EXAMPLES = 2**27
 """Of a client in a split. The server counts them in the memory of their numbers."""
+
+GREETING = "greeting"
+"""Kind of the request that a client answers by saying who it is."""
 
 RUN_FILE = "deployment.json"
 _REAL: Mapping[str, tuple[Any, ...]] = {
@@ -94,12 +97,12 @@ def fingerprint(config: DictConfig) -> dict[str, str]:
     }
 
 
-def build_node(
-    phases: list[Phase], job: HydraJob, client_id: int, folder: Path
-) -> tuple[Node, FederatedDataModule]:
-    """A client that answers requests, and its data; `job.objects.client` says whose they are.
+def build_client(
+    phases: list[Phase], job: HydraJob, given: DictConfig, folder: Path
+) -> Callable[[Message], Message]:
+    """What answers the requests of a server for the client that `job.objects.client` names.
 
-    `folder` is for its states.
+    `given` is the config that the server must have, too, and `folder` is for its states.
 
     Raises:
         ConfigError: if data, model or settings do not fit together, or clients have models of
@@ -115,7 +118,11 @@ def build_node(
     phases = without_auto(phases, module, data)
     engine, _ = build_engine(phases, job, learner, ALONE, {})
     plans = build_plans(phases, module.model)
-    return Node(engine, plans, learner.initial, client_id, folder), data
+    assert job.objects.client is not None
+    client_id, _ = job.objects.client
+    node = Node(engine, plans, learner.initial, client_id, folder)
+    greeting = greet(given, data, client_id)
+    return lambda asked: greeting if asked.facts.get("kind") == GREETING else node.answer(asked)
 
 
 class Greeting(BaseModel):
@@ -155,7 +162,7 @@ class Greeting(BaseModel):
         return examples
 
 
-def greeting(config: DictConfig, data: FederatedDataModule, client_id: int) -> Message:
+def greet(config: DictConfig, data: FederatedDataModule, client_id: int) -> Message:
     """The greeting of a client."""
     found = Greeting(
         client=client_id,

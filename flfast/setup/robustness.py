@@ -18,7 +18,7 @@ from flfast.channel.channel import Channel
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.channel.secure.secure import Secure
 from flfast.config.errors import ConfigError
-from flfast.config.rule import choice
+from flfast.config.values import choice
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.federation.samplers.cohort import Cohort

@@ -6,7 +6,7 @@ the annotation of what they return, or of the parameter that has the effect, so 
 before torch can read it from the source: `def median() -> Annotated[Aggregation, BY_ROW]`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 MEANINGS: Mapping[str, str] = {
@@ -93,6 +93,19 @@ def breaking(why: str, *properties: str) -> Capabilities:
     """Capabilities of an option that breaks properties, and why: a clause about the option."""
     assert MEANINGS.keys() >= {*properties}
     return Capabilities(breaks=dict.fromkeys(properties, why))
+
+
+def capabilities_of_sampler(parameters: Container[str]) -> Capabilities:
+    """What a sampler breaks.
+
+    Args:
+        parameters: names of what it asks for. One with a `count`, and without a round, draws as
+            many clients as are needed, at any time.
+    """
+    draws_any = all(name in parameters for name in ("count", "fraction"))
+    if draws_any and "round_idx" not in parameters:
+        return NEUTRAL
+    return breaking("it draws whole cohorts", "single clients")
 
 
 class Choice(NamedTuple):

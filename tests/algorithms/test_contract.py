@@ -24,7 +24,7 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.loop import DivergedError
 from flfast.lit.trainers import dtype_of_precision
-from flfast.setup.build import build_algorithm
+from flfast.setup.build_algorithm import build_algorithm
 from flfast.state.plan import Batching
 from flfast.state.tree import all_finite, leaves, tree_map
 from flfast.state.vector import vector_sizes

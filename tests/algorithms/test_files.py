@@ -14,9 +14,9 @@ NAMES = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"
 CORE, ZOO = ROOT / "flfast" / "algorithms", ROOT / "flfast" / "zoo" / "algorithms"
 # They implement the baselines `mode=centralized` and `mode=local_only`.
 KNOWN = {
-    ("fedavg", "setup/build.py"),
+    ("fedavg", "setup/build_algorithm.py"),
     ("fedavg", "config/combinations.py"),  # an option without needs
-    ("local", "setup/build.py"),
+    ("local", "setup/build_algorithm.py"),
 }
 AMBIGUOUS = {"local"}  # also a view of evaluation and a policy of BatchNorm
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, StackDataset, Subset, TensorDataset
 
 import flfast
 from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.api.arguments import Arguments
 from flfast.api.own_data import read_data
 from flfast.api.own_objects import fingerprint, own_objects
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
@@ -172,8 +173,8 @@ def test_the_content_of_samples_counts():
 
 
 def test_what_was_given_is_noted_for_the_lines_that_open_the_run():
-    given = {"data": (X, Y), "model": Net(), "algorithm": None}
-    own = own_objects(given, None, settings=[], target=None, client=np.array(WHO), labels=1)
+    given = Arguments(data=(X, Y), model=Net(), client=np.array(WHO), labels=1)
+    own = own_objects(given, settings=[])
     assert own.nodes["data"]["client"] == "CLIENT"
     assert own.nodes["data"]["labels"] == 1
 

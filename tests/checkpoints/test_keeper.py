@@ -18,8 +18,8 @@ from flfast.checkpoints.folders import (
 )
 from flfast.checkpoints.keeper import CheckpointKeeper
 from flfast.checkpoints.policy import Policy
-from flfast.checkpoints.signals import StopRequests
 from flfast.distributed.world import ALONE
+from flfast.state.stop_requests import StopRequests
 from flfast.state.store import ClientStates, Kept
 
 ABOUT_IT = {"format": FORMAT, "data": "", "config": {}, "sizes": {}}

@@ -20,12 +20,12 @@ def test_a_list_of_options_is_refused_where_only_the_last_would_act(group):
         texts = [(Path(train.CONF) / group / f"{n}.yaml").read_text() for n in (first, second)]
         if all(re.search("^_target_:", text, re.MULTILINE) for text in texts):
             with pytest.raises(ConfigError, match=rf"-m {group}={first},{second}"):
-                check_overrides([f"{group}=[{first},{second}]"], conf=train.CONF)
+                check_overrides([f"{group}=[{first},{second}]"])
 
 
 @pytest.mark.parametrize("word", ["logger=[csv,tensorboard]", "callbacks=[none,files]"])
 def test_options_that_add_to_each_other_may_be_listed(word):
-    check_overrides([word], conf=train.CONF)
+    check_overrides([word])
 
 
 @pytest.mark.parametrize("dashes", ["--", "\N{EM DASH}"])

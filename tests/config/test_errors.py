@@ -229,7 +229,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 def steps(overrides):
     try:
-        check_overrides(overrides, conf=CONF)
+        check_overrides(overrides)
         # The default logger asks for the folder of a job.
         check(without_hydra(compose(["logger=none", *overrides])))
     except (ConfigError, HydraException, OmegaConfBaseException, OSError) as error:

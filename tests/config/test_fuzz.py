@@ -24,7 +24,7 @@ from flfast import train
 from flfast.config.check import check
 from flfast.config.command_line import check_overrides
 from flfast.config.errors import ConfigError
-from flfast.output.results.plain_yaml import PARSER
+from flfast.state.plain_yaml import PARSER
 
 ROUNDS = 2
 # A federation of two clients that takes milliseconds.
@@ -224,14 +224,12 @@ def test_a_sweep_over_nothing_is_an_error(word):
 
 
 def test_sweeps_are_not_walked_through():
-    check_overrides(["rounds=range(1,1000000000000)"], conf=train.CONF)
+    check_overrides(["rounds=range(1,1000000000000)"])
 
 
 def test_options_elsewhere_may_match(tmp_path):
-    check_overrides(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"], conf=train.CONF)
-    check_overrides(
-        ["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"], conf=train.CONF
-    )
+    check_overrides(["-m", "--config-dir", str(tmp_path), "algorithm=glob(my_*)"])
+    check_overrides(["-m", f"hydra.searchpath=[{tmp_path}]", "algorithm=glob(my_*)"])
 
 
 SPELLINGS = st.sampled_from(["{}={}", "{}={}", "{}={}", "+{}={}", "{}x={}", "~{}", "++{}={}"])

@@ -11,7 +11,7 @@ from sampling import others_slow
 from flfast.config.check import check
 from flfast.config.composition import CONF, compose, without_hydra
 from flfast.config.implied import _EITHER, implied
-from flfast.setup.build import build_data
+from flfast.setup.build_data import build_data
 
 GROUPS = sorted(path.name for path in Path(CONF).iterdir() if path.is_dir())
 EXPERIMENTS = sorted(path.stem for path in (Path(CONF) / "experiment").glob("*.yaml"))

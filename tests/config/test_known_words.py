@@ -39,7 +39,7 @@ def said(*words):
     try:
         check(without_hydra(compose(["logger=none", *words])))
     except (ConfigError, HydraException) as error:
-        return message(error, words, conf=CONF)
+        return message(error, words)
     return ""
 
 

@@ -19,7 +19,7 @@ from flfast.config.own import NOTHING
 from flfast.config.saved_config import read_config
 from flfast.config.saved_run import find_run
 from flfast.config.trust import own_targets
-from flfast.output.results.plain_yaml import MOST_BYTES
+from flfast.state.plain_yaml import MOST_BYTES
 
 GROUPS = sorted(path.name for path in Path(CONF).iterdir() if path.is_dir())
 NOT_OF_RUNS = {"hydra", "logger", "callbacks", "experiment", "hparams_search"}

@@ -4,7 +4,8 @@ import re
 
 from pages import page
 
-from flfast.output.results.outcome import EXIT_BUSY, EXIT_STOPPED
+from flfast.output.results.outcome import EXIT_BUSY
+from flfast.state.stop_requests import EXIT_STOPPED
 
 SLURM = page("clusters").partition("\n## SLURM")[2].partition("\n## ")[0]
 

@@ -14,7 +14,8 @@ from jsonschema import Draft202012Validator
 from pages import ROOT, page
 
 import flfast
-from flfast.output.results.outcome import EXIT_BUSY, EXIT_STOPPED
+from flfast.output.results.outcome import EXIT_BUSY
+from flfast.state.stop_requests import EXIT_STOPPED
 
 SCHEMAS = json.loads(Path(__file__).with_name("kubernetes.json").read_text(encoding="utf-8"))
 MANIFESTS = {

@@ -30,7 +30,7 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.partitions.whole import whole
 from flfast.datamodules.splits import Split
-from flfast.setup.build import build_data
+from flfast.setup.build_data import build_data
 
 NATURAL = partial(natural, group_size=1, rest="smaller")
 NAMES = "train", "val", "test"

@@ -1,4 +1,4 @@
-"""What an evaluation shows and writes: metrics, predictions, confusion matrices, clients."""
+"""Evaluates a saved run; shows and writes metrics, predictions, confusion matrices, clients."""
 
 import json
 import math
@@ -10,9 +10,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from flfast.commands.saved.evaluated_sets import evaluate
 from flfast.commands.saved.evaluation_charts import CHARTS
-from flfast.commands.saved.opened_run import open_run, refused
+from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
 from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.federation.table_rows import client_columns, evaluation_columns
@@ -20,9 +19,9 @@ from flfast.output.callbacks.figures import annotate, figure, tick_label
 from flfast.output.results.formats import value
 from flfast.output.results.table import write_csv
 from flfast.output.watch.view import empty_table, screen
+from flfast.setup.opened_run import OpenedRun, open_run, refused
 from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
-from flfast.tasks.classification import CLASSIFICATION
 
 _DPI = 150
 _MOST_LABELLED = 20
@@ -34,6 +33,34 @@ _SINGULAR = {
     "squared": "mse",
     "scaled": "mase",
 }
+
+_SPLITS: dict[str, dict[bool, tuple[str, ...]]] = {
+    "test": {False: ("global", "local", "new"), True: ("personal",)},
+    "val": {False: ("val",), True: ("personal_val",)},
+    "train": {False: ("train",), True: ("personal_train",)},
+    "global": {False: ("global",), True: ()},
+}
+"""Names of evaluation sets by split, and by whether clients' own models predict."""
+
+_FINETUNED = ("finetuned", "new_finetuned")
+
+
+def evaluate(run: OpenedRun, split: str) -> list[MeasuredSet]:
+    """Predict all examples of a split; with `finetune_epochs`, `test` also has fine-tuned models.
+
+    Raises:
+        ConfigError: if there are no such examples.
+    """
+    names = _SPLITS[split][run.personal]
+    if not names:
+        raise ConfigError(f"split={split} with personal=true: allowed: test, val or train")
+    passes = [names]
+    if split == "test" and run.saved.config.finetune_epochs:
+        passes.append(_FINETUNED)
+    found = refused(lambda: run.engine.measure(run.server, run.plan, passes))
+    if not found:
+        raise ConfigError(f"split={split}: there are no such examples; see split.val, split.test")
+    return found
 
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
@@ -111,7 +138,7 @@ def write_all(
         _write_clients(place / "clients.csv", sets)
         if draw := CHARTS.get(sets[0].dataset.task_type.name):
             draw(place, sets, title=about["title"])
-        if sets[0].dataset.task_type is not CLASSIFICATION:
+        if not _are_classes(sets):
             return
         _write_confusion(place / "confusion.csv", sets)
         draw_confusion(place / "confusion.png", sets, title=about["title"])
@@ -127,13 +154,17 @@ def prediction_columns(sets: Sequence[MeasuredSet]) -> dict[str, np.ndarray]:
     }
 
 
+def _are_classes(sets: Sequence[MeasuredSet]) -> bool:
+    return bool(sets[0].dataset.task_type.name == "classification")
+
+
 def _class_columns(sets: Sequence[MeasuredSet]) -> dict[str, np.ndarray]:
     """The columns that depend on the task."""
     found = {
         name: np.concatenate([part.predictions[name].numpy() for part in sets])
         for name in sets[0].predictions
     }
-    if sets[0].dataset.task_type is not CLASSIFICATION:
+    if not _are_classes(sets):
         return {
             f"{_SINGULAR.get(name, name)}{suffix}": column
             for name, values in found.items()

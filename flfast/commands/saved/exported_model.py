@@ -6,7 +6,7 @@ Of a user's LightningModule it is the forward.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
-from flfast.commands.saved.opened_run import OpenedRun, open_run, refused
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
-from flfast.datamodules.transforms import BatchTransform
 from flfast.engines.evaluation.module_steps import evaluation_step
 from flfast.lit.user_loaders import evaluation_batches
 from flfast.lit.user_module import UserModule, call_step, observed, released
 from flfast.output.watch.view import screen
 from flfast.setup.build_models import build_model
+from flfast.setup.opened_run import OpenedRun, open_run, refused
 from flfast.setup.user_code import named
 from flfast.state.messages import first_line
 from flfast.state.regular_file import make_folder, replacing
@@ -79,18 +78,20 @@ class StoredInputs(nn.Module):
     """A model behind the normalisation of its data, as evaluation normalises them.
 
     Unlike `BatchTransform`, it can be traced: it changes nothing in place and caches nothing.
+    Mean and deviation are one number for all inputs, or one for each channel of images.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: nn.Module, transform: BatchTransform) -> None:
+    def __init__(
+        self, model: nn.Module, mean: Sequence[float] | None, std: Sequence[float] | None
+    ) -> None:
         super().__init__()
         self.model = model
-        self._normalises = transform.mean is not None and transform.std is not None
-        for name, given in (("mean", transform.mean), ("std", transform.std)):
+        self._normalises = mean is not None and std is not None
+        for name, given in (("mean", mean), ("std", std)):
             values = torch.tensor(given or (0.0,))
-            # A single value is for all inputs, others are for the channels of images.
             self.register_buffer(name, values if len(values) == 1 else values.view(-1, 1, 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
         expected = released(model)(*stored)
     else:
         expected = model(transform(*stored, dtype=torch.float32))
-        program = StoredInputs(deepcopy(model), transform).eval()
+        program = StoredInputs(deepcopy(model), transform.mean, transform.std).eval()
     about = _describe(run, stored, expected, client_id)
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
     with replacing(path.parent) as place:

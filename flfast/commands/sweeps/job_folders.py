@@ -19,13 +19,11 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from flfast.commands.sweeps.workers import launcher_overrides
-from flfast.config.check import check
-from flfast.config.composition import sources_of, without_hydra
+from flfast.config.composition import sources_of
+from flfast.config.decision import decision, recorded_config
 from flfast.config.errors import ConfigError
 from flfast.config.explain import explain
 from flfast.config.job import HydraJob, typed_overrides
-from flfast.config.phases import compose_phases
-from flfast.config.resume_check import check_folder, finished_before, recorded_config
 from flfast.config.run_folder import is_held
 from flfast.output.results.outcome import Result, holds_run, read_result, write_result
 from flfast.state.messages import one_line
@@ -130,12 +128,8 @@ def overrides_by_job(sweep: DictConfig, parsed: list[Override]) -> list[list[str
 
 
 def _check_job(job: JobConfig, setting: str) -> None:
-    hydra_job = HydraJob.of(job.config, without_hydra(job.config.copy()))
-    config = hydra_job.fill(hydra_job.given)
-    check(config)
-    config = compose_phases(config, hydra_job.compose)[0].config
-    if finished_before(config, job.folder) is None:
-        check_folder(config, job.folder, setting=setting)
+    phases = HydraJob.of(job.config).phases()
+    decision(phases[0].config, job.folder, setting=setting)
 
 
 def record_failure(config: DictConfig, error: BaseException, *, died: bool = False) -> None:
@@ -143,7 +137,7 @@ def record_failure(config: DictConfig, error: BaseException, *, died: bool = Fal
 
     A process that `died` could not say so itself.
     """
-    job = HydraJob.of(config, without_hydra(config.copy()))
+    job = HydraJob.of(config)
     said: Result | None = read_result(job.folder)
     if died and said is not None and said.outcome == "running":
         write_result(job.folder, said._replace(outcome="failed", error=one_line(error)))

@@ -25,7 +25,6 @@ from hydra.core.utils import (
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from flfast.checkpoints.signals import StopRequests
 from flfast.commands.sweeps.job_folders import (
     JobConfig,
     compose_job,
@@ -38,9 +37,10 @@ from flfast.commands.sweeps.live import JobTable
 from flfast.commands.sweeps.workers import Slot, slots
 from flfast.config.job import typed_overrides
 from flfast.distributed.child import begin_child, start_child
-from flfast.output.results.outcome import EXIT_STOPPED, StoppedError, is_locked
+from flfast.output.results.outcome import is_locked
 from flfast.state.messages import one_line
 from flfast.state.output_streams import surviving_output
+from flfast.state.stop_requests import EXIT_STOPPED, StoppedError, StopRequests
 
 OUTPUT = "output.log"
 """File in a job's folder: what it would have written to the screen."""

@@ -10,13 +10,12 @@ from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from flfast.checkpoints.signals import StopRequests
 from flfast.commands.sweeps.job_folders import JobConfig, going_on
 from flfast.commands.sweeps.packed import compose_batch, job_died, pickled, run_into_log, show
 from flfast.commands.sweeps.workers import cores_of
 from flfast.config.errors import ConfigError
-from flfast.output.results.outcome import StoppedError
 from flfast.state.messages import one_line
+from flfast.state.stop_requests import StoppedError, StopRequests
 
 log = logging.getLogger(__name__)
 

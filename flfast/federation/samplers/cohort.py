@@ -1,11 +1,8 @@
 """The cohort: the clients of one round."""
 
-from collections.abc import Container
 from typing import NamedTuple
 
 import numpy as np
-
-from flfast.state.capabilities import NEUTRAL, Capabilities, breaking
 
 
 class Cohort(NamedTuple):
@@ -22,19 +19,6 @@ class Cohort(NamedTuple):
     clients: np.ndarray
     dropped: np.ndarray
     late: np.ndarray = np.zeros(0, dtype=np.int64)
-
-
-def capabilities_of_sampler(parameters: Container[str]) -> Capabilities:
-    """What a sampler breaks.
-
-    Args:
-        parameters: names of what it asks for. One with a `count`, and without a round, draws as
-            many clients as are needed, at any time.
-    """
-    draws_any = all(name in parameters for name in ("count", "fraction"))
-    if draws_any and "round_idx" not in parameters:
-        return NEUTRAL
-    return breaking("it draws whole cohorts", "single clients")
 
 
 def cohort_size(num_clients: int, *, fraction: float, count: int | None) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from flfast.state.messages import printable
 from flfast.state.regular_file import opener, read_file
+from flfast.state.stop_requests import StoppedAtEndError, StoppedError
 
 log = logging.getLogger(__name__)
 
@@ -15,9 +16,6 @@ RESULT = "result.json"
 
 LOCK = ".lock"
 """File in a run's folder; the run's processes hold a lock on it."""
-
-EXIT_STOPPED = 75
-"""Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
 EXIT_BUSY = 73
 """Exit code if another process writes into the folder: EX_CANTCREAT of sysexits.h."""
@@ -56,21 +54,6 @@ class Result(NamedTuple):
     value: float | None = None
     error: str = ""
     launch: str | None = None
-
-
-class StoppedError(SystemExit):
-    """Ends the process with `EXIT_STOPPED`, and with it the rest of a sweep."""
-
-    def __init__(self) -> None:
-        super().__init__(EXIT_STOPPED)
-
-
-class StoppedAtEndError(StoppedError):
-    """A request to stop came in the last round, so that the run finished."""
-
-    def __init__(self, value: float | None) -> None:
-        super().__init__()
-        self.value = value
 
 
 def outcome_of(error: BaseException | None) -> Outcome:

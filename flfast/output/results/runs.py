@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from flfast.output.results.history import Row, validation_column
 from flfast.output.results.outcome import Outcome, outcome, read_result
-from flfast.output.results.plain_yaml import read_yaml
 from flfast.output.results.table import read_clients, read_history
 from flfast.state.messages import first_line
+from flfast.state.plain_yaml import read_yaml
 from flfast.state.regular_file import read_file
 
 log = logging.getLogger(__name__)

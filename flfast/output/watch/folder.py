@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from flfast.output.results.history import Row, number, total
 from flfast.output.results.outcome import Outcome, is_locked, log_lines, outcome
-from flfast.output.results.plain_yaml import read_yaml
 from flfast.output.results.runs import run_folders
 from flfast.output.results.table import read_history
+from flfast.state.plain_yaml import read_yaml
 
 _RECENT = 10
 """Rounds whose median duration predicts the rest."""

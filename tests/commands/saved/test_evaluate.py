@@ -18,9 +18,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 import flfast
 import flfast.evaluate as evaluate_command
 import flfast.export as export_command
-from flfast.commands.saved.evaluated_sets import evaluate as evaluated_sets
+from flfast.commands.saved.evaluation_files import evaluate as evaluated_sets
 from flfast.commands.saved.evaluation_files import metrics_of
-from flfast.commands.saved.opened_run import open_run
 from flfast.config.composition import compose, without_hydra
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING
@@ -28,6 +27,7 @@ from flfast.config.saved_options import EVALUATE, EXPORT, read_options
 from flfast.config.saved_run import find_run
 from flfast.evaluate import evaluate
 from flfast.output.results.table import read_rows
+from flfast.setup.opened_run import open_run
 
 
 def evaluated(run, *words):

@@ -113,7 +113,7 @@ TRANSFORMS = {
 def test_stored_inputs_are_normalised_as_in_evaluation(case):
     transform, inputs = TRANSFORMS[case]
     expected = transform(inputs, dtype=torch.float32)
-    found = StoredInputs(nn.Identity(), transform)(inputs)
+    found = StoredInputs(nn.Identity(), transform.mean, transform.std)(inputs)
     torch.testing.assert_close(found, expected)
 
 

@@ -7,9 +7,7 @@ from tables import rows
 from torch import nn
 
 from flfast.api.trained import trained_model
-from flfast.commands.saved.evaluated_sets import evaluate
-from flfast.commands.saved.evaluation_files import metrics_of
-from flfast.commands.saved.opened_run import open_run
+from flfast.commands.saved.evaluation_files import evaluate, metrics_of
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING
 from flfast.config.saved_config import read_config
@@ -17,7 +15,8 @@ from flfast.config.saved_options import EVALUATE, read_options
 from flfast.config.saved_run import find_run
 from flfast.export import export
 from flfast.models.adapters.lora import lora
-from flfast.setup.adapters import build_adapter
+from flfast.setup.build_models import build_adapter
+from flfast.setup.opened_run import open_run
 from flfast.state.weights import read_weights
 from flfast.tasks.factored_logits import FactoredLogits
 from flfast.train import CONF

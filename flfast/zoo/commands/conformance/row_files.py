@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from flfast.commands.sweeps.workers import visible_gpus
 from flfast.config.errors import ConfigError
-from flfast.output.results.plain_yaml import read_yaml
 from flfast.state.messages import did_you_mean
 from flfast.state.options import Count, NonNegative, Positive, Seed
+from flfast.state.plain_yaml import read_yaml
 from flfast.zoo.commands.conformance.run_measures import MeasureName
 
 ROWS = Path(__file__).with_name("rows")

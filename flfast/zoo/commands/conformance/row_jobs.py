@@ -19,12 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.commands.sweeps.job_folders import JobConfig, JobFolders, failure_of
 from flfast.commands.sweeps.job_lines import SweepProgress
 from flfast.commands.sweeps.packed import run_batch
-from flfast.config.composition import VERSION_BASE, compose, sources_of, without_hydra
+from flfast.config.composition import VERSION_BASE, compose, sources_of
+from flfast.config.decision import decision
 from flfast.config.errors import ConfigError
 from flfast.config.implied import implied
 from flfast.config.job import HydraJob
-from flfast.config.phases import compose_phases
-from flfast.config.resume_check import check_folder, finished_before
 from flfast.config.run_folder import RunFolder, hold_folder
 from flfast.output.results.formats import readable
 from flfast.output.results.outcome import holds_run
@@ -122,12 +121,10 @@ def _job(num: int, words: list[str], folder: Path) -> JobConfig | None:
     hydra.job.id = hydra.job.num = num
     hydra.sweep.dir, hydra.sweep.subdir = str(folder.parent), folder.name
     if holds_run(folder):
-        job = HydraJob.of(composed, without_hydra(composed.copy()))
-        config = compose_phases(job.fill(job.given), job.compose)[0].config
-        if finished_before(config, folder) is not None:
-            return None
+        config = HydraJob.of(composed).phases()[0].config
         try:
-            check_folder(config, folder)
+            if decision(config, folder).becomes == "unchanged":
+                return None
         except ConfigError:  # of another config: it cannot go on
             composed.resume, composed.overwrite = None, True
     return JobConfig(num, composed, folder)

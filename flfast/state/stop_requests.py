@@ -1,4 +1,4 @@
-"""Handles signals that request a run to stop. Torch-free."""
+"""Requests to stop: signals, and the errors that end a run then. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from flfast.output.results.outcome import outcome_of
-
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+
+EXIT_STOPPED = 75
+"""Exit code of a run that was stopped and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
 
 Second = Literal["exit", "raise", "ignore"]
@@ -24,6 +25,21 @@ Second = Literal["exit", "raise", "ignore"]
 
 _unserved: list[int] = []
 """Signals that runs recorded too late to stop for them."""
+
+
+class StoppedError(SystemExit):
+    """Ends the process with `EXIT_STOPPED`, and with it the rest of a sweep."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_STOPPED)
+
+
+class StoppedAtEndError(StoppedError):
+    """A request to stop came in the last round, so that the run finished."""
+
+    def __init__(self, value: float | None) -> None:
+        super().__init__()
+        self.value = value
 
 
 @contextmanager
@@ -69,7 +85,8 @@ class StopRequests:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
-        served = outcome_of(error) == "stopped" or isinstance(error, KeyboardInterrupt)
+        served = isinstance(error, (StoppedError, KeyboardInterrupt))
+        served &= not isinstance(error, StoppedAtEndError)
         if self.received is not None and not served:
             _unserved.append(getattr(signal, self.received))
 

@@ -20,8 +20,9 @@ from flfast import evaluate, export, report, train, watch
 from flfast.config import folder_lock
 from flfast.config.errors import ConfigError
 from flfast.config.folder_lock import FolderLock
-from flfast.output.results.outcome import EXIT_BUSY, EXIT_STOPPED, outcome
+from flfast.output.results.outcome import EXIT_BUSY, outcome
 from flfast.output.results.run_files import OF_A_RUN
+from flfast.state.stop_requests import EXIT_STOPPED
 
 TINY = (
     *("data=synthetic", "data.num_examples=200", "data.num_test=50", "partition=iid", "rounds=2"),

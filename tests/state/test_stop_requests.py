@@ -13,10 +13,9 @@ from tables import rows, timeless
 
 from flfast import train
 from flfast.checkpoints.folders import checkpoint_folders, read_checkpoint
-from flfast.checkpoints.signals import StopRequests
 from flfast.config.phases import Phase
-from flfast.output.results.outcome import EXIT_STOPPED
 from flfast.setup import launch
+from flfast.state.stop_requests import EXIT_STOPPED, StopRequests
 
 QUICK = ("experiment=quick", "callbacks=none", "model=logistic", "checkpoint.every=1")
 QUICK = (*QUICK, "engine=eager", "batch_size=50")

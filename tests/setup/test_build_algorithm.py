@@ -8,7 +8,8 @@ from torch import nn
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.examples import Examples
-from flfast.setup.build import build_algorithm, load_for_node
+from flfast.setup.build_algorithm import build_algorithm
+from flfast.setup.build_data import load_for_node
 from flfast.setup.plans import build_plan
 from flfast.state.weights import read_weights
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.channel.channel import DIRECT
-from flfast.checkpoints.folders import find_checkpoints
 from flfast.checkpoints.restore import fingerprint, load_server, restore
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
@@ -88,7 +87,8 @@ def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
     learner = learner_of(saved.config, saved.objects)
     data, module = learner.data, learner.module
     own = _check_models(module.algorithm, saved, personal=personal)
-    _warn_of_other_data(saved, data)
+    if saved.newest is not None and saved.newest.about["data"] != fingerprint(data):
+        log.warning("these are not the run's data: clients, labels or inputs differ")
     phases = without_auto(saved.phases, module, data)
     make_trainer = partial(build_trainer, phases, [], saved.folder, ALONE)
     trainers = Trainers(module, make_trainer)
@@ -129,15 +129,6 @@ def _check_models(algorithm: Algorithm, saved: SavedRun, *, personal: bool | Non
             f"allowed: personal=true"
         )
     return own
-
-
-def _warn_of_other_data(saved: SavedRun, data: FederatedDataModule) -> None:
-    try:
-        newest = find_checkpoints("auto", saved.folder)[:1]
-    except ValueError:
-        return
-    if newest and newest[0].about["data"] != fingerprint(data):
-        log.warning("these are not the run's data: clients, labels or inputs differ")
 
 
 def _load_checkpoint(saved: SavedRun, site: Site, learner: Learner, *, personal: bool) -> _Loaded:

@@ -1,0 +1,30 @@
+"""Values of a config by dotted key, and how messages show them. Torch-free."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Config = dict[str, Any]
+
+
+def value_of(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None if there is none."""
+    value: Any = config
+    for name in key.split("."):
+        value = value and value.get(name)
+    return value
+
+
+def setting(config: Mapping[str, Any], key: str) -> str:
+    """A dotted key and its value, as they are typed on the command line."""
+    return f"{key}={shown(value_of(config, key))}"
+
+
+def shown(value: Any) -> str:
+    """The value as it is typed on the command line."""
+    return "null" if value is None else str(value)
+
+
+def choice(node: Mapping[str, Any]) -> str:
+    """The name of what a config group chose."""
+    name = str(node["_target_"]).rpartition(".")[2]
+    return "async" if name == "asynchronous" else name  # a keyword of Python
