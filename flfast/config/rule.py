@@ -1,5 +1,6 @@
 """What a rule about a config is. Torch-free."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,5 +16,8 @@ def shown(value: Any) -> str:
 
 def choice(node: Config) -> str:
     """The name of what a config group chose."""
-    name = str(node["_target_"]).rpartition(".")[2]
+    target = str(node["_target_"])
+    name = target.rpartition(".")[2]
+    if target.startswith("flfast."):  # options may be classes
+        name = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
     return "async" if name == "asynchronous" else name  # a keyword of Python

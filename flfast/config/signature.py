@@ -141,15 +141,36 @@ def _signature(module: str, name: str) -> Signature:
     if not isinstance(node, ast.FunctionDef):
         raise _Unreadable(name)
     found = _signature_of_args(module, node.args, skip=0)
-    returned = get_args(_evaluate_annotation(module, node.returns))
-    said = (one for one in returned if isinstance(one, Capabilities))
-    return found._replace(capabilities=next(said, NEUTRAL))
+    return found._replace(capabilities=_said(module, node))
+
+
+def _said(module: str, function: ast.FunctionDef) -> Capabilities:
+    """What the annotation of what a function returns says."""
+    returned = get_args(_evaluate_annotation(module, function.returns))
+    return next((one for one in returned if isinstance(one, Capabilities)), NEUTRAL)
+
+
+def _dataclass_signature(
+    module: str, node: ast.ClassDef, called: ast.FunctionDef | None
+) -> Signature:
+    """The fields of options that are a dataclass, those of its bases first."""
+    parameters: dict[str, Parameter] = {}
+    for base in node.bases:
+        parameters |= _signature(module, ast.unparse(base)).parameters
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = _evaluate_annotation(module, item.annotation)
+            parameters[item.target.id] = Parameter(annotation, required=item.value is None)
+    said = NEUTRAL if called is None else _said(module, called)
+    return Signature(parameters, open_ended=False, capabilities=said)
 
 
 def _class_signature(module: str, node: ast.ClassDef) -> Signature:
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return _signature_of_args(module, item.args, skip=1)
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    if "__init__" in methods:
+        return _signature_of_args(module, methods["__init__"].args, skip=1)
+    if any(ast.unparse(one).startswith("dataclass(") for one in node.decorator_list):
+        return _dataclass_signature(module, node, methods.get("__call__"))
     if not node.decorator_list and not node.bases:
         return Signature({}, open_ended=False)
     if node.decorator_list or not isinstance(node.bases[0], ast.Name):
