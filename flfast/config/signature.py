@@ -21,6 +21,10 @@ _IMPORTABLE = {
 }
 
 
+_RECORD = "dataclass(frozen=True, kw_only=True)"
+"""The decorator of records whose fields are options; those of others are not read."""
+
+
 class Parameter(NamedTuple):
     """One parameter of a target.
 
@@ -136,46 +140,44 @@ def _absolute_module(module: str, node: ast.ImportFrom) -> str:
 
 def _signature(module: str, name: str) -> Signature:
     module, node = _find_definition(module, name)
+    called: ast.stmt | None = node
     if isinstance(node, ast.ClassDef):
-        return _class_signature(module, node)
-    if not isinstance(node, ast.FunctionDef):
+        found = _class_signature(module, node)
+        methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+        called = methods.get("__call__")
+    elif isinstance(node, ast.FunctionDef):
+        found = _signature_of_args(module, node.args, skip=0)
+    else:
         raise _Unreadable(name)
-    found = _signature_of_args(module, node.args, skip=0)
-    return found._replace(capabilities=_said(module, node))
-
-
-def _said(module: str, function: ast.FunctionDef) -> Capabilities:
-    """What the annotation of what a function returns says."""
-    returned = get_args(_evaluate_annotation(module, function.returns))
-    return next((one for one in returned if isinstance(one, Capabilities)), NEUTRAL)
-
-
-def _dataclass_signature(
-    module: str, node: ast.ClassDef, called: ast.FunctionDef | None
-) -> Signature:
-    """The fields of options that are a dataclass, those of its bases first."""
-    parameters: dict[str, Parameter] = {}
-    for base in node.bases:
-        parameters |= _signature(module, ast.unparse(base)).parameters
-    for item in node.body:
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            annotation = _evaluate_annotation(module, item.annotation)
-            parameters[item.target.id] = Parameter(annotation, required=item.value is None)
-    said = NEUTRAL if called is None else _said(module, called)
-    return Signature(parameters, open_ended=False, capabilities=said)
+    if not isinstance(called, ast.FunctionDef):
+        return found
+    returned = get_args(_evaluate_annotation(module, called.returns))
+    said = (one for one in returned if isinstance(one, Capabilities))
+    return found._replace(capabilities=next(said, NEUTRAL))
 
 
 def _class_signature(module: str, node: ast.ClassDef) -> Signature:
-    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
-    if "__init__" in methods:
-        return _signature_of_args(module, methods["__init__"].args, skip=1)
-    if any(ast.unparse(one).startswith("dataclass(") for one in node.decorator_list):
-        return _dataclass_signature(module, node, methods.get("__call__"))
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            return _signature_of_args(module, item.args, skip=1)
     if not node.decorator_list and not node.bases:
         return Signature({}, open_ended=False)
+    if any(ast.unparse(decorator) == _RECORD for decorator in node.decorator_list):
+        return Signature(_fields(module, node), open_ended=False)
     if node.decorator_list or not isinstance(node.bases[0], ast.Name):
         raise _Unreadable(node.name)
     return _signature(module, node.bases[0].id)
+
+
+def _fields(module: str, node: ast.ClassDef) -> dict[str, Parameter]:
+    """Fields of a record, beside those that it inherits."""
+    inherited = [_signature(module, base.id) for base in node.bases if isinstance(base, ast.Name)]
+    found = {name: p for base in reversed(inherited) for name, p in base.parameters.items()}
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = _evaluate_annotation(module, item.annotation)
+            found[item.target.id] = Parameter(annotation, required=item.value is None)
+    return found
 
 
 def _signature_of_args(module: str, args: ast.arguments, *, skip: int) -> Signature:

@@ -231,9 +231,9 @@ class RemoteTraining:
         """An upload like those of real clients, of meta tensors: one step on made-up examples."""
         found: list[Tree] = []
 
-        def keep(result: LocalResult) -> None:
-            upload, _ = self._side.finish(result)
-            found.append(tree_map(lambda leaf: leaf.to("meta"), upload))
+        def keep(results: Iterable[LocalResult]) -> None:
+            uploads = (self._side.finish(result)[0] for result in results)
+            found.extend(tree_map(lambda leaf: leaf.to("meta"), upload) for upload in uploads)
 
         few = plan._replace(local_steps=1, local_epochs=None)
         self._local.train([client_id], download, few, keep)
