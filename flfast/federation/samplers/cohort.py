@@ -23,6 +23,13 @@ class Cohort(NamedTuple):
     dropped: np.ndarray
     late: np.ndarray = np.zeros(0, dtype=np.int64)
 
+    @property
+    def why_nobody(self) -> str:
+        """Why no client trained, if none did."""
+        if len(self.late):
+            return "no client was in time; see pace.deadline"
+        return "every client dropped out" if len(self.dropped) else "no client was drawn"
+
 
 def capabilities_of_sampler(parameters: Container[str]) -> Capabilities:
     """What a sampler breaks.
