@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from flfast.channel.secure.secure import Traffic
+from flfast.channel.secure.round_terms import Traffic
 from flfast.distributed.world import World
 from flfast.state.tree import Tree
 

@@ -6,7 +6,7 @@ when the masks are removed: `channel/secure/`.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,14 +17,15 @@ from flfast.algorithms.contract import Algorithm, Part
 from flfast.channel.channel import Channel
 from flfast.channel.reduced import Reduced, Specs
 from flfast.channel.reduction import divided
-from flfast.channel.secure.secure import ShortageError, Sums
+from flfast.channel.secure.round_messages import Mask
+from flfast.channel.secure.round_terms import ShortageError, Sums
 from flfast.distributed.world import World, gather, spec
 from flfast.state.near_ties import nearest_whole
 from flfast.state.stack import check_same_leaves
 from flfast.state.tree import Tree, leaves
 from flfast.state.vector import from_vectors, to_vectors, vector_sizes
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # need cryptography
     from flfast.channel.secure.masked_round import MaskedRound
     from flfast.channel.secure.server_round import ServerRound
 
@@ -106,48 +107,59 @@ class MaskedReduction:
     """The weighted mean of masked uploads, in the memory of one upload. See `Reduction`."""
 
     def __init__(self, secure: "MaskedRound | ServerRound", encoding: Encoding) -> None:
-        self.secure, self.encoding = secure, encoding
+        self.secure, self._encoding = secure, encoding
         self.total: Tensor | None = None
-        self.like: Tree | None = None
+        self._like: Tree | None = None
         self._arrived: list[int] = []
-        self.num_clamped = 0
+        self._num_clamped = 0
+
+    def agree(self, like: Tree) -> tuple[Tree, dict[int, Mask | str]]:
+        """What real clients' masked uploads look like, and how each masks it, or why it cannot.
+
+        `like` is an upload of a client that masks nothing, of meta tensors.
+        """
+        self._like = like
+        real = cast("ServerRound", self.secure)
+        num, num_wide = self._encoding.sizes(like)
+        vector = torch.empty(num + num_wide, dtype=torch.int64, device="meta")
+        return real.terms.masked(vector, num_wide), real.agree(self._encoding.max_weight)
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`: a masked upload, in which the weight is."""
-        self.add_vector(client_id, torch.cat([leaf.long() for leaf in leaves(upload)]))
+        self._add_vector(client_id, torch.cat([leaf.long() for leaf in leaves(upload)]))
 
-    def add_vector(self, client_id: int, vector: Tensor) -> None:
+    def _add_vector(self, client_id: int, vector: Tensor) -> None:
         """Add the words of a masked upload, int64 [D + W]."""
         self.total = vector if self.total is None else self.total.add_(vector)
         self._arrived.append(client_id)
 
     def specs(self) -> list[Tree | None]:
         """See `Reduction`."""
-        return [spec(self.like)]
+        return [spec(self._like)]
 
     def combine(self, world: World, specs: Specs | None = None) -> Reduced:
         """See `Reduction`."""
         (like,) = self.specs() if specs is None else specs
         if like is None:
             return Reduced(None)
-        num, num_wide = self.encoding.sizes(like)
+        num, num_wide = self._encoding.sizes(like)
         total = self.total
         if total is None:
             total = torch.zeros(num + num_wide, dtype=torch.int64)
         if world.size > 1:
             dist.all_reduce(total)
-        ranks = gather(world, (self._arrived, self.num_clamped))
+        ranks = gather(world, (self._arrived, self._num_clamped))
         arrived = [client_id for ids, _ in ranks for client_id in ids]
         if world.rank == 0:
             warn_of_clamping("the cohort's changes", sum(n for _, n in ranks), len(arrived) * num)
         try:
             sums = self.secure.unmask(total, arrived, num_wide)
             # Masks that are left are uniform in a range 2^31 / max_weight times as large.
-            if not -1 < sums.wide[0] < len(arrived) * self.encoding.max_weight + 1:
+            if not -1 < sums.wide[0] < len(arrived) * self._encoding.max_weight + 1:
                 raise ShortageError("masks are left in the sum: a share or upload is damaged")
         except ShortageError as error:
             return Reduced(None, shortage=str(error), unhelpful=self.secure.lost)
-        mean = self.encoding.mean(sums, like)
+        mean = self._encoding.mean(sums, like)
         traffic = None if mean is None else self.secure.terms.traffic(num, num_wide)
         return Reduced(mean, traffic=traffic, unhelpful=self.secure.lost)
 
@@ -173,13 +185,13 @@ class SecureReduction(MaskedReduction):
             ValueError: if its leaves differ from those of earlier uploads, its weight is larger
                 than the largest one, or it has parts that are not summed.
         """
-        if self.like is not None:
-            check_same_leaves(upload, self.like, f"client {client_id}")
-        vectors = self.encoding.vectors(client_id, upload, weight)
-        self.like = upload
+        if self._like is not None:
+            check_same_leaves(upload, self._like, f"client {client_id}")
+        vectors = self._encoding.vectors(client_id, upload, weight)
+        self._like = upload
         vector, num_clamped = self.secure.mask(client_id, *vectors)
-        self.add_vector(client_id, vector)
-        self.num_clamped += num_clamped
+        self._add_vector(client_id, vector)
+        self._num_clamped += num_clamped
 
 
 def secure_reduction(

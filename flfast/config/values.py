@@ -1,5 +1,6 @@
 """Values of a config by dotted key, and how messages show them. Torch-free."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,9 @@ def shown(value: Any) -> str:
 
 
 def choice(node: Mapping[str, Any]) -> str:
-    """The name of what a config group chose."""
-    name = str(node["_target_"]).rpartition(".")[2]
+    """The name of what a config group chose; of a class of ours, as it is typed."""
+    target = str(node["_target_"])
+    name = target.rpartition(".")[2]
+    if target.startswith("flfast."):
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return "async" if name == "asynchronous" else name  # a keyword of Python

@@ -1,11 +1,11 @@
 """Simulates the way of uploads: a client's side, attackers and faults, the server's side.
 
-Every engine calls a `Delivery` after each client's local training. A deployment has `ClientSide`
-and `ServerSide` on different machines, and neither of what is between them here. Attackers who
-collude wait for each other.
+Every engine calls a `Delivery` with the results of local training, of one client or of a stack. A
+deployment has `ClientSide` and `ServerSide` on different machines, and neither of what is between
+them here. Attackers who collude wait for each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
@@ -65,15 +65,16 @@ class Delivery:
         return ServerSide(self.site.algorithm, self.channel)
 
     @cached_property
-    def _adds_rows(self) -> bool:
-        """Whether uploads are changes that arrive as they are, and nothing is kept of clients."""
+    def _sums_rows(self) -> MeanReduction | None:
+        """The reduction, if it only sums changes that arrive as they are, and nothing is kept."""
         orders = self.downloads.orders.values()
-        return (
+        adds = (
             self.channel.is_direct
             and self.site.algorithm.uploads_changes
             and not self.site.keeps_states
             and not any(order.mixes or order.scale != 1 for order in orders)
         )
+        return self.reduction if adds and isinstance(self.reduction, MeanReduction) else None
 
     def for_site(self, site: Site) -> "Delivery":
         """This delivery, for clients with the model of another site; reports are shared."""
@@ -83,8 +84,21 @@ class Delivery:
     def _sender(self, client_id: int) -> Sender:
         return Sender(client_id, self.downloads.plan(client_id, self.plan).round_idx)
 
-    def __call__(self, result: LocalResult) -> None:
-        """Keep the client's new state, add its upload to the reduction, and report."""
+    def __call__(self, results: Iterable[LocalResult]) -> None:
+        """Keep each client's new state, add its upload to the reduction, and report.
+
+        Changes of a stack that are only summed are added at once. The numbers are those of one
+        client after another, to the last bit.
+        """
+        if isinstance(results, TrainedStack) and self._sums_rows is not None:
+            types = {leaf.dtype for leaf in leaves(results.weights)}
+            if types in ({torch.float32}, {torch.float64}):  # summed in their own type
+                self._add_rows(results, self._sums_rows)
+                return
+        for result in results:
+            self._deliver(result)
+
+    def _deliver(self, result: LocalResult) -> None:
         upload, state = self._client.finish(result)
         client_id = result.client_id
         sender = self._sender(client_id)
@@ -98,18 +112,7 @@ class Delivery:
         else:
             self._send(result, self._client.protect(result, upload, sender), state)
 
-    def stack(self, trained: TrainedStack) -> None:
-        """Deliver the results of a stack: at once where uploads are changes that arrive as sent.
-
-        The numbers are those of one client after another, to the last bit.
-        """
-        reduction = self.reduction
-        types = {leaf.dtype for leaf in leaves(trained.weights)}
-        summed = types in ({torch.float32}, {torch.float64})  # in their own type
-        if not (self._adds_rows and summed and isinstance(reduction, MeanReduction)):
-            for result in trained.results():
-                self(result)
-            return
+    def _add_rows(self, trained: TrainedStack, reduction: MeanReduction) -> None:
         together, like = _changes(trained)
         rows, finite = together.unbind(), _finite_rows(together)
         sent = [self._client.plain(result, like) for result in trained.bare]

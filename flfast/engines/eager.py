@@ -37,7 +37,7 @@ class EagerTraining:
     ) -> None:
         """Train client by client; see `LocalTraining`."""
         for client_id in clients:
-            deliver(self._train_client(client_id, download, plan))
+            deliver([self._train_client(client_id, download, plan)])
 
     def _train_client(self, client_id: int, download: Download, plan: RoundPlan) -> LocalResult:
         site = self._site

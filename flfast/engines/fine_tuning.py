@@ -32,7 +32,7 @@ class FineTuning:
         if isinstance(model, UserModule):
             self._module.model = without_traces(model)
         try:
-            self._training.train(list(own), OwnDownloads(own), plan, results.append)
+            self._training.train(list(own), OwnDownloads(own), plan, results.extend)
         finally:
             self._module.model = model
         return {result.client_id: result.done.weights for result in results}

@@ -1,6 +1,7 @@
 """The interface of engines: how one rank trains its clients of a cohort, and what all refuse."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from flfast.algorithms.contract import Algorithm, Context, LocalStage
@@ -38,21 +39,27 @@ class ClientStart(NamedTuple):
         return self.plan.for_stage(stage.epochs).with_work_fraction(self.data.epoch.num_steps)
 
 
-Deliver = Callable[[LocalResult], None]
+Deliver = Callable[[Iterable[LocalResult]], None]
 
 
-class TrainedStack(NamedTuple):
+@dataclass(frozen=True)
+class TrainedStack:
     """What the clients of a stack have trained to; valid until the next stack trains.
+
+    It iterates over the clients' whole results, in copies.
 
     Attributes:
         bare: each client's result, without weights and optimizer state.
         weights: of all clients, on the CPU, each leaf [S, ...].
-        results: gives the clients' whole results one after another, in copies.
+        results: gives the whole results one after another.
     """
 
     bare: list[LocalResult]
     weights: Tree
     results: Callable[[], Iterator[LocalResult]]
+
+    def __iter__(self) -> Iterator[LocalResult]:
+        return self.results()
 
 
 class LocalTraining(Protocol):
@@ -74,7 +81,7 @@ class LocalTraining(Protocol):
     def train(
         self, clients: Sequence[int], download: Download, plan: RoundPlan, deliver: Deliver
     ) -> None:
-        """Train clients from what they download; deliver each result as soon as it is there."""
+        """Train clients from what they download; deliver results as soon as they are there."""
 
 
 def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: TaskType) -> None:

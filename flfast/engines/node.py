@@ -5,7 +5,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -117,9 +117,10 @@ class Node:
             self._kept.load(site.states, before=now)
         side, answers = ClientSide(site.algorithm, self._engine.channel), list[Answer]()
 
-        def deliver(result: LocalResult) -> None:
+        def deliver(results: Iterable[LocalResult]) -> None:
             sender = Sender(self._client_id, plan.round_idx)
-            answers.append(side(result, sender, site.residual(self._client_id)))
+            residual = site.residual(self._client_id)
+            answers.extend(side(result, sender, residual) for result in results)
 
         downloads = OwnDownloads({self._client_id: download})
         training.train([self._client_id], downloads, plan, deliver)

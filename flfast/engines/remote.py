@@ -7,10 +7,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import torch
 
 from flfast.algorithms.contract.downloads import Download, Downloads
 from flfast.channel.channel import Channel
@@ -39,9 +38,6 @@ from flfast.state.call_states import Position
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import model_weights
-
-if TYPE_CHECKING:  # needs cryptography
-    from flfast.channel.secure.server_round import ServerRound
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +220,7 @@ class RemoteTraining:
             self._expected = self._example(clients[0], download, plan)
         expected, hidden = self._expected, dict[int, Mask | str]()
         if isinstance(deliver.reduction, MaskedReduction) and expected is not None:
-            expected, hidden = _agreed(deliver.reduction, expected)
+            expected, hidden = deliver.reduction.agree(expected)
         for client_id, sent in self._cohort.train(
             self._site.algorithm.name, clients, download, plan, hidden
         ):
@@ -235,22 +231,13 @@ class RemoteTraining:
         """An upload like those of real clients, of meta tensors: one step on made-up examples."""
         found: list[Tree] = []
 
-        def keep(result: LocalResult) -> None:
-            upload, _ = self._side.finish(result)
-            found.append(tree_map(lambda leaf: leaf.to("meta"), upload))
+        def keep(results: Iterable[LocalResult]) -> None:
+            uploads = (self._side.finish(result)[0] for result in results)
+            found.extend(tree_map(lambda leaf: leaf.to("meta"), upload) for upload in uploads)
 
         few = plan._replace(local_steps=1, local_epochs=None)
         self._local.train([client_id], download, few, keep)
         return found[0]
-
-
-def _agreed(reduction: MaskedReduction, expected: Tree) -> tuple[Tree, dict[int, Mask | str]]:
-    """What masked uploads look like, and how each client masks its upload, or why it cannot."""
-    reduction.like = expected
-    real = cast("ServerRound", reduction.secure)
-    num, num_wide = reduction.encoding.sizes(expected)
-    vector = torch.empty(num + num_wide, dtype=torch.int64, device="meta")
-    return real.terms.masked(vector, num_wide), real.agree(reduction.encoding.max_weight)
 
 
 class RemoteEvaluation(Evaluation):

@@ -8,7 +8,7 @@ import numpy as np
 
 from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Order
-from flfast.channel.sent import ClientReport
+from flfast.channel.sent import NOT_SELECTED, ClientReport
 from flfast.engines.engine import Engine
 from flfast.engines.reports import Trained
 from flfast.federation.samplers.cohort import Cohort
@@ -87,6 +87,16 @@ class Calls:
             self.uploads = trained.uploads
         return trained.uploads
 
+    def rejected(self) -> dict[str, list[int]]:
+        """Clients whose last upload was rejected, by reason; not those left out by a rule."""
+        # A client may also diverge in a call after which the algorithm's own leaves it out.
+        trained = self.trained.reports if self.trained else []
+        found: dict[str, list[int]] = {}
+        for report in {**self.answers, **{r.client_id: r for r in trained}}.values():
+            if report.rejected and report.reason != NOT_SELECTED:
+                found.setdefault(report.reason, []).append(report.client_id)
+        return found
+
     def on_server(
         self,
         server: Tree,
@@ -124,6 +134,11 @@ class Calls:
 
 def _ignored(report: ClientReport) -> None:
     pass
+
+
+def nothing(_: int) -> tuple[int, int]:
+    """The bytes of a client that sends and gets no messages; see `message_bytes`."""
+    return 0, 0
 
 
 def message_bytes(

@@ -1,7 +1,10 @@
-"""Calls the hooks of a run's callbacks, which may be Lightning's or other objects."""
+"""Calls the hooks of a run's callbacks and its loggers, which may be Lightning's or others."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
 
 log = logging.getLogger(__name__)
 
@@ -12,10 +15,24 @@ HOOKS = (
 """Hooks of rounds, in the order of their calls; docs/callbacks.md has their signatures."""
 
 
-def hooks(callbacks: Sequence[object], hook: str) -> list[Callable[..., None]]:
-    """A hook of all callbacks that have it."""
+def caller(callbacks: Sequence[object], hook: str, federation: object) -> Callable[..., None]:
+    """A function that calls a hook of all callbacks that have it, with the federation first."""
     found = (getattr(callback, hook, None) for callback in callbacks)
-    return [method for method in found if method is not None]
+    methods = [method for method in found if method is not None]
+
+    def call(*args: object) -> None:
+        for method in methods:
+            method(federation, *args)
+
+    return call
+
+
+def log_row(loggers: Sequence[Logger], row: Mapping[str, Any]) -> None:
+    """Give loggers a round's row. Lightning's accept numbers only; ours also write text."""
+    numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
+    for logger in loggers:
+        text = getattr(logger, "accepts_text", False)
+        logger.log_metrics(dict(row) if text else numbers, step=row["round"])
 
 
 def end_run(callbacks: Sequence[object], federation: object, status: str) -> None:

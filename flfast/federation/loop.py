@@ -11,7 +11,6 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm
-from flfast.channel.sent import NOT_SELECTED, ClientReport
 from flfast.channel.server_side import DIVERGED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.client_state_placement import owner
@@ -20,10 +19,10 @@ from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.engines.reports import Trained
 from flfast.federation import table_rows
-from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes
+from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes, nothing
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
-from flfast.federation.hooks import end_run, hooks
+from flfast.federation.hooks import caller, end_run, log_row
 from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort
@@ -102,11 +101,10 @@ class Federation:
     @cached_property
     def timing(self) -> Timing:
         """The virtual time of the run."""
-        measure: Callable[[int], tuple[int, int]]
-        measure = partial(message_bytes, self.engine, self.initial, self.plans(1, []))
-        if self.topology is not None and self.topology.cloud_bandwidth is None:
-            # A client is its node: nothing is sent before nodes exchange their models.
-            measure = _nothing
+        # A client that is its node sends nothing before nodes exchange their models.
+        is_node = self.topology is not None and self.topology.cloud_bandwidth is None
+        plan = self.plans(1, [])
+        measure = nothing if is_node else partial(message_bytes, self.engine, self.initial, plan)
         members = self.engine.members
         costs = None if members is None else members.flops / members.flops[0]
         return Timing(self.devices, self.work, self.data, self.algorithm, measure, costs)
@@ -123,8 +121,7 @@ class Federation:
             ValueError: if the sampler cannot draw the clients that it needs.
         """
         size = num_bytes(self.initial)
-        setting = Setting(self.sampling, self.timing, self.topology, size)
-        pace = self.make_pace(setting=setting)
+        pace = self.make_pace(setting=Setting(self.sampling, self.timing, self.topology, size))
         pace.check()
         return pace
 
@@ -218,12 +215,7 @@ class Federation:
         cohort = turn.cohort
         self._call_hooks("on_turn", turn)
         self._call_hooks("on_round_start", plan, cohort)
-        on_client_end = hooks(self.callbacks, "on_client_end")
-
-        def on_client(report: ClientReport) -> None:
-            for method in on_client_end:
-                method(self, report)
-
+        on_client = caller(self.callbacks, "on_client_end", self)
         calls = Calls(self.engine, cohort, plan, orders=turn.orders, on_client=on_client)
         trained = self._server_step(calls, plan, cohort)
         down, up = self._recalibrate(trained, plan)
@@ -256,11 +248,7 @@ class Federation:
             shortage = str(error) or "no upload arrived whole"
         trained = calls.trained
         assert trained is not None, "every round lets clients train"
-        # A client may also diverge in a call after which the algorithm's own leaves it out.
-        reports = {**calls.answers, **{r.client_id: r for r in trained.reports}}.values()
-        rejected = [r for r in reports if r.rejected and r.reason != NOT_SELECTED]
-        for reason in dict.fromkeys(report.reason for report in rejected):
-            clients = [report.client_id for report in rejected if report.reason == reason]
+        for reason, clients in calls.rejected().items():
             log.warning("round %d: clients %s uploaded %s", plan.round_idx, clients, reason)
         if server is None:
             diverged = [r.client_id for r in trained.reports if r.reason == DIVERGED]
@@ -271,7 +259,7 @@ class Federation:
                     f"trainer.gradient_clip_val"
                 )
             if not trained.reports:
-                shortage = _why_nobody(cohort)
+                shortage = cohort.why_nobody
             log.warning("round %d: %s; the model is unchanged", plan.round_idx, shortage)
             return trained
         if algorithm.record is not None and calls.uploads is not None:
@@ -301,31 +289,12 @@ class Federation:
         if evaluate:
             results = self.engine.evaluate(self.server, evaluate, fraction=self.eval_examples)
             self._single_class = [name for name in results if results[name].single_class]
-        for name, metrics in results.items():
-            row.update(table_rows.evaluation_columns(name, metrics, self.data.kinds))
-            for client_id, numbers in table_rows.client_columns(name, metrics):
-                clients.setdefault(client_id, {}).update(numbers)
+        table_rows.add_evaluation(row, clients, results, self.data.kinds)
         if evaluate:
             row["time/eval_s"] = time.perf_counter() - start
         self.history.append(row)
-        numbers = {name: value for name, value in row.items() if not isinstance(value, str)}
-        for logger in self.loggers:
-            # Lightning's loggers accept numbers only. RoundCSVLogger also writes text columns.
-            text = getattr(logger, "accepts_text", False)
-            logger.log_metrics(row if text else numbers, step=row["round"])
+        log_row(self.loggers, row)
         self._call_hooks("on_round_end", row, clients)
 
     def _call_hooks(self, hook: str, *args: object) -> None:
-        for method in hooks(self.callbacks, hook):
-            method(self, *args)
-
-
-def _nothing(_: int) -> tuple[int, int]:
-    return 0, 0
-
-
-def _why_nobody(cohort: Cohort) -> str:
-    """Why no client of a cohort trained."""
-    if len(cohort.late):
-        return "no client was in time; see pace.deadline"
-    return "every client dropped out" if len(cohort.dropped) else "no client was drawn"
+        caller(self.callbacks, hook, self)(*args)

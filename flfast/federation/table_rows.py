@@ -116,6 +116,19 @@ def member_columns(reports: Sequence[ClientReport], kinds: Kinds | None) -> Colu
     return row
 
 
+def add_evaluation(
+    row: Columns,
+    clients: dict[int, Columns],
+    results: Mapping[str, GroupMetrics],
+    kinds: Kinds | None,
+) -> None:
+    """Add the columns of all evaluation sets to a round's row, and to rows of clients."""
+    for name, metrics in results.items():
+        row.update(evaluation_columns(name, metrics, kinds))
+        for client_id, numbers in client_columns(name, metrics):
+            clients.setdefault(client_id, {}).update(numbers)
+
+
 def evaluation_columns(name: str, metrics: GroupMetrics, kinds: Kinds | None = None) -> Columns:
     """Columns of an evaluation set; a central set has no spread over clients.
 

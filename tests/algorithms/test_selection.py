@@ -5,6 +5,7 @@ import pytest
 import torch
 from algorithms_by_name import algorithm_of
 from engine_runs import mlp, ran, with_batchnorm
+from option_classes import called
 from sampling import others_slow
 
 from flfast.algorithms.fedavg import fedavg
@@ -23,7 +24,7 @@ from flfast.state.plan import Batching
 from flfast.state.randomness import generator
 from flfast.state.tree import num_bytes
 from flfast.state.weights import read_weights
-from flfast.zoo.federation.selections.oort import oort
+from flfast.zoo.federation.selections.oort import Oort
 
 SIZES = (3, 8, 1, 6, 5, 9)
 OPTIONS = {"exploration": 0.9, "decay": 0.7, "min_exploration": 0.2, "cutoff": 0.8, "clip": 0.6}
@@ -32,7 +33,7 @@ FEDAVG = fedavg(weighting="samples")
 
 def oort_of(algorithm, count=3, **options):
     given = {"num_clients": len(SIZES), "seed": 0, "count": count, **OPTIONS, **options}
-    return oort(algorithm, **given)
+    return called(Oort, algorithm, **given)
 
 
 SELECTIONS = {"power_of_choice": lambda a: power_of_choice(a, count=3), "oort": oort_of}

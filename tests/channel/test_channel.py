@@ -46,7 +46,7 @@ def deliver(channel, client_id=3, round_idx=1, upload=UPLOAD):
     downloads = SimpleNamespace(plan=lambda k, plan: plan, orders={}, exact={})
     reduction = SimpleNamespace(add=lambda k, upload, weight: arrived.update({k: upload}))
     plan = SimpleNamespace(round_idx=round_idx)
-    Delivery(site, channel, reduction, downloads, plan, reports.append)(result_of(client_id))
+    Delivery(site, channel, reduction, downloads, plan, reports.append)([result_of(client_id)])
     return reports[0]._replace(upload=arrived.get(client_id))
 
 

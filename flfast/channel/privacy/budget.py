@@ -3,12 +3,14 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from scipy.optimize import brentq
 
 from flfast.channel.privacy.accountants import Epsilon
 from flfast.channel.privacy.participation import Participation
+from flfast.state.options import Delta, NonNegative, Positive
 
 _SMALLEST, _LARGEST = 2.0**-10, 2.0**30
 _HUGE = 1e9
@@ -29,45 +31,52 @@ class Spending(NamedTuple):
     rounds: int | None
 
 
-def spending(
-    make_epsilon: Callable[[float], Epsilon],
-    *,
-    clip_norm: float | None,
-    noise_multiplier: float | None,
-    epsilon: float | None,
-    max_epsilon: float | None,
-    rounds: int,
-) -> Spending:
-    """What a run spends with the given noise, or with the noise that an epsilon allows.
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The options that all mechanisms have.
 
-    Args:
-        make_epsilon: noise multiplier > 0 -> the run's epsilon.
-        clip_norm: bound on what the noise hides; None is none.
-        noise_multiplier: multiplier of the noise; None finds the smallest one for `epsilon`.
+    Attributes:
+        clip_norm: C, bound on what the noise hides; None is none.
+        noise_multiplier: z, multiplier of the noise; None finds the smallest one for `epsilon`.
         epsilon: budget of all rounds; None if the noise is given.
+        delta: probability with which epsilon may be exceeded.
         max_epsilon: stop before the round in which it would be exceeded; None never stops.
-        rounds: rounds of the run.
-
-    Raises:
-        ValueError: if not exactly one of noise and epsilon is given, if there is noise without a
-            bound, or if the budget cannot be met.
     """
-    if clip_norm is None and noise_multiplier != 0:
-        raise ValueError(
-            "privacy.clip_norm=null: noise hides only what has a bound; allowed: a number > 0, or "
-            "privacy.noise_multiplier=0 with privacy.epsilon=null"
-        )
-    if (noise_multiplier is None) == (epsilon is None):
-        given = f"privacy.noise_multiplier={noise_multiplier} with privacy.epsilon={epsilon}"
-        raise ValueError(
-            f"{given.replace('None', 'null')}: each determines the other; allowed: exactly one of "
-            f"them is a number"
-        )
-    if epsilon is not None:
-        noise_multiplier = calibrated(make_epsilon, budget=epsilon, rounds=rounds)
-    assert noise_multiplier is not None
-    spent = make_epsilon(noise_multiplier) if noise_multiplier else _unbounded
-    return Spending(noise_multiplier, spent, _limit(spent, max_epsilon, rounds))
+
+    clip_norm: Positive | None
+    noise_multiplier: NonNegative | None
+    epsilon: Positive | None
+    delta: Delta
+    max_epsilon: Positive | None
+
+    def spending(self, make_epsilon: Callable[[float], Epsilon], rounds: int) -> Spending:
+        """What a run spends with the given noise, or with the noise that an epsilon allows.
+
+        Args:
+            make_epsilon: noise multiplier > 0 -> the run's epsilon.
+            rounds: rounds of the run.
+
+        Raises:
+            ValueError: if not exactly one of noise and epsilon is given, if there is noise
+                without a bound, or if the budget cannot be met.
+        """
+        multiplier, epsilon = self.noise_multiplier, self.epsilon
+        if self.clip_norm is None and multiplier != 0:
+            raise ValueError(
+                "privacy.clip_norm=null: noise hides only what has a bound; allowed: a number > "
+                "0, or privacy.noise_multiplier=0 with privacy.epsilon=null"
+            )
+        if (multiplier is None) == (epsilon is None):
+            given = f"privacy.noise_multiplier={multiplier} with privacy.epsilon={epsilon}"
+            raise ValueError(
+                f"{given.replace('None', 'null')}: each determines the other; allowed: exactly "
+                f"one of them is a number"
+            )
+        if epsilon is not None:
+            multiplier = calibrated(make_epsilon, budget=epsilon, rounds=rounds)
+        assert multiplier is not None
+        spent = make_epsilon(multiplier) if multiplier else _unbounded
+        return Spending(multiplier, spent, _limit(spent, self.max_epsilon, rounds))
 
 
 def _unbounded(rounds: int) -> float:

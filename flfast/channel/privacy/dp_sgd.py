@@ -19,7 +19,7 @@ What would break these assumptions, such as `last_batch=pad`, is refused (`OF_ST
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -37,12 +37,12 @@ from flfast.algorithms.contract import (
 )
 from flfast.algorithms.kit.wrapping import viewed
 from flfast.channel.privacy.accountants import composed_gaussian
-from flfast.channel.privacy.budget import spending
+from flfast.channel.privacy.budget import Budget
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.per_example import clipped_sum
 from flfast.channel.privacy.privacy import Privacy, StepNoise
 from flfast.datamodules.batches import Batch
-from flfast.state.options import BatchSize, Count, Delta, NonNegative, Positive
+from flfast.state.options import BatchSize, Count
 from flfast.state.traced_noise import traced_normal
 from flfast.state.tree import Tree, merge
 
@@ -50,45 +50,58 @@ KEY, STEP = "privacy/key", "privacy/step"
 """Buffers of local training beside the model's: of the client's noise, and steps taken."""
 
 
-def dp_sgd(  # noqa: PLR0913 - one parameter an option
-    *,
-    clip_norm: Positive | None,
-    noise_multiplier: NonNegative | None,
-    epsilon: Positive | None,
-    delta: Delta,
-    max_epsilon: Positive | None,
-    micro_batch: Count,
-    participation: Participation,
-    rounds: int,
-    batch_size: BatchSize,
-    local_epochs: int | None,
-    local_steps: int | None,
-) -> StepNoise:
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Budget):
     """Local training with clipped gradients of single examples, and noise in every step.
 
-    C is `clip_norm`, and z is `noise_multiplier`. Sums are divided by `batch_size`; -1 is all of a
-    client's examples. Epsilon is that of a client which takes part as often as one can, and of an
-    example that may be in each of the local steps, since its client may be small.
-
-    Raises:
-        ValueError: with key, value and what is allowed.
+    See `Budget`. At most `micro_batch` examples' gradients are in memory at once.
     """
-    passes, most_rounds = local_epochs or local_steps or 1, participation.most_rounds
-    spent = spending(
-        lambda z: composed_gaussian(z, delta, lambda rounds: passes * most_rounds(rounds)),
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
-        max_epsilon=max_epsilon,
-        rounds=rounds,
-    )
-    std = spent.multiplier * (clip_norm or 0.0)
 
-    def noisy(objective: Objective) -> Gradient:
+    micro_batch: Count
+
+    def __call__(
+        self,
+        *,
+        participation: Participation,
+        rounds: int,
+        batch_size: BatchSize,
+        local_epochs: int | None,
+        local_steps: int | None,
+    ) -> StepNoise:
+        """The privacy of a run, in which sums are divided by `batch_size`; -1: all examples.
+
+        Epsilon is that of a client which takes part as often as one can, and of an example that
+        may be in each of the local steps, since its client may be small.
+
+        Raises:
+            ValueError: with key, value and what is allowed.
+        """
+        passes, most_rounds = local_epochs or local_steps or 1, participation.most_rounds
+        spent = self.spending(
+            lambda z: composed_gaussian(z, self.delta, lambda r: passes * most_rounds(r)), rounds
+        )
+        std = spent.multiplier * (self.clip_norm or 0.0)
+        return Privacy(
+            name="dp_sgd",
+            wrap=partial(_with_gradient, noisy=partial(self._noisy, std, batch_size)),
+            check_model=check_independent,
+            epsilon=spent.epsilon,
+            delta=self.delta,
+            unit="example",
+            adjacency="zero out",
+            rounds=spent.rounds,
+        )
+
+    def _noisy(self, std: float, batch_size: int, objective: Objective) -> Gradient:
+        """The gradient of an objective, with noise of this standard deviation."""
+
         def gradient(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
             given = {name: leaf for name, leaf in params.items() if name not in {KEY, STEP}}
             loss, sums, counted = clipped_sum(
-                objective, task, given, batch, ctx, clip_norm=clip_norm, micro_batch=micro_batch
+                lambda weights, part: objective(task, weights, part, ctx),
+                *(task, given, batch),
+                clip_norm=self.clip_norm,
+                micro_batch=self.micro_batch,
             )
             with torch.no_grad():
                 if std:
@@ -99,17 +112,6 @@ def dp_sgd(  # noqa: PLR0913 - one parameter an option
                 return loss, {name: leaf / size.to(leaf.dtype) for name, leaf in sums.items()}
 
         return gradient
-
-    return Privacy(
-        name="dp_sgd",
-        wrap=partial(_with_gradient, noisy=noisy),
-        check_model=check_independent,
-        epsilon=spent.epsilon,
-        delta=delta,
-        unit="example",
-        adjacency="zero out",
-        rounds=spent.rounds,
-    )
 
 
 def check_independent(model: nn.Module) -> None:

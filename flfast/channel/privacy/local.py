@@ -14,48 +14,37 @@ which it takes part.
 The number of a client's examples is not protected, nor are parts of an upload that are counts.
 """
 
+from dataclasses import dataclass
+
 from flfast.channel.privacy.accountants import composed_gaussian
-from flfast.channel.privacy.budget import spending
+from flfast.channel.privacy.budget import Budget
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Privacy, UploadNoise
-from flfast.state.options import Delta, NonNegative, Positive
 
 
-def local(  # noqa: PLR0913 - one parameter an option
-    *,
-    clip_norm: Positive | None,
-    noise_multiplier: NonNegative | None,
-    epsilon: Positive | None,
-    delta: Delta,
-    max_epsilon: Positive | None,
-    secure: bool,
-    participation: Participation,
-    rounds: int,
-) -> UploadNoise:
-    """Clients clip and noise their own changes.
+@dataclass(frozen=True, kw_only=True)
+class Local(Budget):
+    """Clients clip and noise their own changes; see `Budget`."""
 
-    C is `clip_norm`, and z is `noise_multiplier`. Epsilon is that of a client which takes part as
-    often as one can.
+    secure: bool
 
-    Raises:
-        ValueError: with key, value and what is allowed.
-    """
-    spent = spending(
-        lambda z: composed_gaussian(z / 2, delta, participation.most_rounds),
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
-        max_epsilon=max_epsilon,
-        rounds=rounds,
-    )
-    return Privacy(
-        name="local",
-        clip_norm=clip_norm,
-        local_multiplier=spent.multiplier,
-        epsilon=spent.epsilon,
-        delta=delta,
-        unit="client",
-        adjacency="replace",
-        rounds=spent.rounds,
-        secure=secure,
-    )
+    def __call__(self, *, participation: Participation, rounds: int) -> UploadNoise:
+        """The privacy of a run: epsilon is that of a client which takes part as often as one can.
+
+        Raises:
+            ValueError: with key, value and what is allowed.
+        """
+        spent = self.spending(
+            lambda z: composed_gaussian(z / 2, self.delta, participation.most_rounds), rounds
+        )
+        return Privacy(
+            name="local",
+            clip_norm=self.clip_norm,
+            local_multiplier=spent.multiplier,
+            epsilon=spent.epsilon,
+            delta=self.delta,
+            unit="client",
+            adjacency="replace",
+            rounds=spent.rounds,
+            secure=self.secure,
+        )

@@ -4,22 +4,23 @@ Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Diff
 CCS 2016, Algorithm 1. https://arxiv.org/abs/1607.00133
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.func import grad, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flfast.algorithms.contract import Context, Objective, Task
+from flfast.algorithms.contract import Task
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree
 
 
-def clipped_sum(  # noqa: PLR0913 - what a `Gradient` gets, and two options
-    objective: Objective,
+def clipped_sum(
+    objective: Callable[[Tree, Batch], Tensor],
     task: Task,
     params: Tree,
     batch: Batch,
-    ctx: Context,
     *,
     clip_norm: float | None,
     micro_batch: int,
@@ -27,11 +28,10 @@ def clipped_sum(  # noqa: PLR0913 - what a `Gradient` gets, and two options
     """Sum over examples of their gradients, each scaled down to a norm of at most `clip_norm`.
 
     Args:
-        objective: local objective; called with batches of one example.
+        objective: (params, batch) -> the local objective; called with batches of one example.
         task: the model's. Its weights say which examples are padding; these count zero.
         params: by name; the gradient is with respect to those that require one.
         batch: B examples.
-        ctx: context of the client.
         clip_norm: bound of the gradient over all these parameters; None is no bound.
         micro_batch: most examples whose gradients are in memory at once.
 
@@ -43,7 +43,7 @@ def clipped_sum(  # noqa: PLR0913 - what a `Gradient` gets, and two options
 
     def of_one(trained: Tree, inputs: Tensor, targets: Tensor) -> Tensor:
         one = Batch(inputs.unsqueeze(0), targets.unsqueeze(0))
-        return objective(task, {**rest, **trained}, one, ctx)
+        return objective({**rest, **trained}, one)
 
     # Dropout masks differ between examples, as in a batch.
     of_each = vmap(grad_and_value(of_one), in_dims=(None, 0, 0), randomness="different")

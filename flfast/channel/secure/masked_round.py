@@ -9,9 +9,8 @@ from torch import Tensor
 from flfast.channel.secure.keys import Agreements, derived
 from flfast.channel.secure.participant import Participant
 from flfast.channel.secure.round_messages import PublicKeys
-from flfast.channel.secure.round_terms import RoundTerms
-from flfast.channel.secure.secure import Sums
-from flfast.channel.secure.unmasking import unmasked
+from flfast.channel.secure.round_terms import RoundTerms, Sums
+from flfast.channel.secure.server_round import unmasked
 
 
 class MaskedRound:

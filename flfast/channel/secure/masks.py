@@ -4,8 +4,7 @@ Bonawitz et al.: Practical Secure Aggregation for Privacy-Preserving Machine Lea
 section 4 and figure 4, for a server and clients that follow the protocol.
 https://eprint.iacr.org/2017/281
 
-`neighbors` is the sparse graph of Bell et al.: Secure Single-Server Aggregation with
-(Poly)Logarithmic Overhead. CCS 2020, section 3. https://eprint.iacr.org/2020/704
+`neighbors` is the sparse graph of Bell et al., CCS 2020: see `round_terms`.
 
 A simulation derives private keys from the seed, so that runs can be repeated. In a deployment,
 clients draw them from the operating system. docs/secure.md says what the protocol does not protect

@@ -1,17 +1,21 @@
-"""What the server and the clients of one round know: the graph, thresholds and encodings."""
+"""What the server and the clients of one round know: the graph, thresholds and encodings.
+
+Masks are shared by everyone with everyone, or in the sparse random graph of Bell, Bonawitz,
+Gascon, Lepoint, Raykova: Secure Single-Server Aggregation with (Poly)Logarithmic Overhead. CCS
+2020, section 3. https://eprint.iacr.org/2020/704
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flfast.channel.secure.fixed_point import FixedPoint, fixed_point
-from flfast.channel.secure.neighbors import neighbor_graph
 from flfast.channel.secure.secret_sharing import SHARE_BYTES
-from flfast.channel.secure.secure import ShortageError, Traffic
 from flfast.state.tree import Tree
 
 WIDE_BITS, WIDE_LIMIT = 62, 2.0**31
@@ -19,6 +23,34 @@ KEYS_BYTES = 2 * 32
 BOX_BYTES = 2 * SHARE_BYTES + 16
 """Encrypted shares of both secrets, with the tag."""
 _ID_BYTES = 4
+
+
+class ShortageError(ValueError):
+    """Too few uploads arrived to remove the masks. The message names the numbers."""
+
+
+class Sums(NamedTuple):
+    """What the server learns of a cohort's uploads.
+
+    Attributes:
+        values: sum of the values of the clients that arrived, float64 [D].
+        wide: sum of their wide values, float64 [W].
+    """
+
+    values: np.ndarray
+    wide: np.ndarray
+
+
+class Traffic(NamedTuple):
+    """Bytes between a client and the server in one round.
+
+    Attributes:
+        up: that the client sends, its masked upload included.
+        down: that it receives, without the broadcast of the round.
+    """
+
+    up: int
+    down: int
 
 
 @dataclass(frozen=True)
@@ -141,6 +173,26 @@ def round_terms(
     degree = len(places[0]) if places else 0
     least, least_shares = _share_of(len(cohort), threshold), _share_of(degree + 1, threshold)
     return RoundTerms(graph, points, numbers, least, least_shares)
+
+
+def neighbor_graph(
+    num: int, degree: int | None, rng: np.random.Generator
+) -> tuple[tuple[int, ...], ...]:
+    """The neighbours of each of `num` clients, by place, in ascending order.
+
+    The sparse graph is a Harary graph of randomly ordered clients: each is linked to those at most
+    `degree` / 2 places away on a ring. It is symmetric, regular and connected. `degree` is rounded
+    up to an even number; None is all others. `rng` orders the clients.
+    """
+    half = num if degree is None else math.ceil(degree / 2)
+    if 2 * half >= num - 1:
+        return tuple(tuple(j for j in range(num) if j != i) for i in range(num))
+    order = rng.permutation(num).tolist()
+    place = np.argsort(order).tolist()
+    offsets = [offset for offset in range(-half, half + 1) if offset]
+    return tuple(
+        tuple(sorted(order[(place[i] + offset) % num] for offset in offsets)) for i in range(num)
+    )
 
 
 def _share_of(num: int, share: float) -> int:

@@ -2,48 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
+from flfast.channel.secure.round_messages import Ask
+from flfast.channel.secure.round_terms import RoundTerms
 from flfast.state.capabilities import NEUTRAL, Capabilities, breaking, needing
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # needs cryptography
     from flfast.channel.secure.masked_round import MaskedRound
-    from flfast.channel.secure.round_messages import Ask
-    from flfast.channel.secure.round_terms import RoundTerms
 
 HIDING = needing("messages", "sums", "hidden uploads", "rounds") | breaking(
     "the server gets no upload of one client", "single uploads"
 )
-
-
-class ShortageError(ValueError):
-    """Too few uploads arrived to remove the masks. The message names the numbers."""
-
-
-class Sums(NamedTuple):
-    """What the server learns of a cohort's uploads.
-
-    Attributes:
-        values: sum of the values of the clients that arrived, float64 [D].
-        wide: sum of their wide values, float64 [W].
-    """
-
-    values: np.ndarray
-    wide: np.ndarray
-
-
-class Traffic(NamedTuple):
-    """Bytes between a client and the server in one round.
-
-    Attributes:
-        up: that the client sends, its masked upload included.
-        down: that it receives, without the broadcast of the round.
-    """
-
-    up: int
-    down: int
 
 
 @dataclass(frozen=True)
@@ -67,8 +37,8 @@ class Secure:
     make_round: Callable[[Sequence[int], int, tuple[int, ...]], "MaskedRound"] | None = None
     check: Callable[[int], None] | None = None
     max_weight: float | None = None
-    make_terms: Callable[[Sequence[int], int, tuple[int, ...]], "RoundTerms"] | None = None
-    ask: "Ask | None" = None
+    make_terms: Callable[[Sequence[int], int, tuple[int, ...]], RoundTerms] | None = None
+    ask: Ask | None = None
 
     @property
     def capabilities(self) -> Capabilities:

@@ -50,7 +50,7 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
 
     def two_steps(training: LocalTraining) -> TrialSteps:
         results: list[LocalResult] = []
-        training.train([client_id], download, plan, results.append)
+        training.train([client_id], download, plan, results.extend)
         return TrialSteps(results[0].context.start, results[0].done.weights)
 
     eager = EagerTraining(site)

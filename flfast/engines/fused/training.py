@@ -7,7 +7,7 @@ A client's update takes this way:
 2. `train` starts one `fit`. Its training step calls `train_stacks`.
 3. `stacks` groups clients that train together; other clients form stacks of one.
 4. `run/one_client.py` or `run/client_stack.py` trains a stack, with the programs of `graph/`.
-5. `deliver` receives each client's result as soon as its stack is done.
+5. `deliver` receives the clients' results as soon as their stack is done.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,6 @@ import torch
 from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
-from flfast.engines.delivery import Delivery
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
 from flfast.engines.fused.graph.executor import wanted
@@ -99,7 +98,7 @@ class FusedTraining:
             one_step = plan._replace(local_steps=1, local_epochs=None)
             results: list[LocalResult] = []
             try:
-                self.train([client_id, client_id], download, one_step, results.append)
+                self.train([client_id, client_id], download, one_step, results.extend)
             except (RuntimeError, NotImplementedError) as error:
                 reason = f"the model cannot be stacked: {first_line(error)}"
         if reason is not None:
@@ -139,15 +138,11 @@ class FusedTraining:
         if len(part) == 1:
             result = programs.client.train(part[0], plans[0])
             with self.outside_precision():
-                deliver(result)
+                deliver([result])
             return
         for trained in programs.train(part, plans):
             with self.outside_precision():
-                if isinstance(deliver, Delivery):
-                    deliver.stack(trained)
-                    continue
-                for result in trained.results():
-                    deliver(result)
+                deliver(trained)
 
     def programs(self, plan: RoundPlan) -> StackProgram:
         """The programs of a plan, for stacks and `client`; the model must be on its device."""

@@ -4,11 +4,13 @@ Time is virtual: nothing waits. Config group `devices`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
+from flfast.state.options import Availability, NonNegative, Speed
 from flfast.state.randomness import uniforms
 
 DAY = 86_400.0
@@ -69,14 +71,41 @@ and after a resume. The cost is O(K), independent of the population.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """The options of devices whose speeds and bandwidths differ by drawn factors.
+
+    Attributes:
+        speed: examples per second.
+        down_mbit: bandwidth from the server in Mbit/s; None is infinite.
+        up_mbit: bandwidth to the server.
+        fixed: see `Devices`, as `available` and `hazard`.
+    """
+
+    speed: Speed
+    down_mbit: Speed | None
+    up_mbit: Speed | None
+    fixed: NonNegative
+    available: Availability
+    hazard: NonNegative
+
+    def reliability(self, clients: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """The fields of `Devices` that say when clients are available, and whether they fail.
+
+        The time of the day at which a client begins to be available is uniform.
+        """
+        same = np.ones(len(clients))
+        begins = DAY * uniforms(seed, "device availability", clients)
+        return {
+            "available": self.available * same,
+            "begins": begins,
+            "hazard": self.hazard * same,
+        }
+
+
 def lognormal_factors(seed: int, purpose: str, clients: np.ndarray, spread: float) -> np.ndarray:
     """Lognormal factors with median 1, float64 [K]; logarithms have the deviation `spread`."""
     return np.exp(spread * ndtri(uniforms(seed, purpose, clients)))
-
-
-def daily_beginnings(seed: int, clients: np.ndarray) -> np.ndarray:
-    """Second of the day at which each client begins to be available, uniform, float64 [K]."""
-    return DAY * uniforms(seed, "device availability", clients)
 
 
 def bytes_per_second(mbit: float | None) -> float:

@@ -4,44 +4,35 @@ Lai, Dai, Singapuram, Liu, Zhu, Madhyastha, Chowdhury: FedScale: Benchmarking Mo
 Performance of Federated Learning at Scale. ICML 2022. https://arxiv.org/abs/2105.11367
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from flfast.federation.devices.device import (
+    DeviceOptions,
     Devices,
     bytes_per_second,
-    daily_beginnings,
     lognormal_factors,
 )
-from flfast.state.options import Availability, NonNegative, Speed, Spread
+from flfast.state.options import Spread
 
 
-def lognormal(  # noqa: PLR0913 - one parameter an option
-    clients: np.ndarray,
-    *,
-    speed: Speed,
-    speed_spread: Spread,
-    down_mbit: Speed | None,
-    up_mbit: Speed | None,
-    bandwidth_spread: Spread,
-    fixed: NonNegative,
-    available: Availability,
-    hazard: NonNegative,
-    seed: int,
-) -> Devices:
-    """Speed, download and upload bandwidth are independent of each other.
+@dataclass(frozen=True, kw_only=True)
+class Lognormal(DeviceOptions):
+    """Speed, download and upload bandwidth are independent of each other; see `DeviceOptions`."""
 
-    The time of the day at which clients begin to be available is uniform.
-    """
-    speeds = speed * lognormal_factors(seed, "device speed", clients, speed_spread)
-    down = lognormal_factors(seed, "device download", clients, bandwidth_spread)
-    up = lognormal_factors(seed, "device upload", clients, bandwidth_spread)
-    same = np.ones(len(clients))
-    return Devices(
-        fixed=fixed * same,
-        per_example=1 / speeds,
-        down=bytes_per_second(down_mbit) * down,
-        up=bytes_per_second(up_mbit) * up,
-        available=available * same,
-        begins=daily_beginnings(seed, clients),
-        hazard=hazard * same,
-    )
+    speed_spread: Spread
+    bandwidth_spread: Spread
+
+    def __call__(self, clients: np.ndarray, *, seed: int) -> Devices:
+        """See `DeviceModel`."""
+        speeds = self.speed * lognormal_factors(seed, "device speed", clients, self.speed_spread)
+        down = lognormal_factors(seed, "device download", clients, self.bandwidth_spread)
+        up = lognormal_factors(seed, "device upload", clients, self.bandwidth_spread)
+        return Devices(
+            fixed=self.fixed * np.ones(len(clients)),
+            per_example=1 / speeds,
+            down=bytes_per_second(self.down_mbit) * down,
+            up=bytes_per_second(self.up_mbit) * up,
+            **self.reliability(clients, seed),
+        )

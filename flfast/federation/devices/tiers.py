@@ -4,54 +4,48 @@ Chai, Ali, Zawad, Truex, Anwar, Baracaldo, Zhou, Ludwig, Yan, Cheng: TiFL: A Tie
 Learning System. HPDC 2020. https://arxiv.org/abs/2001.09249
 """
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from flfast.federation.devices.device import Devices, bytes_per_second, daily_beginnings
-from flfast.state.options import Availability, NonNegative, PositiveUpToOne, Speed
+from flfast.federation.devices.device import DeviceOptions, Devices, bytes_per_second
+from flfast.state.options import PositiveUpToOne
 from flfast.state.randomness import uniforms
 
 Slowdown = Annotated[float, Ge(1), Le(1e6)]
 
 
-def tiers(  # noqa: PLR0913 - one parameter an option
-    clients: np.ndarray,
-    *,
-    shares: list[PositiveUpToOne],
-    slowdown: list[Slowdown],
-    speed: Speed,
-    down_mbit: Speed | None,
-    up_mbit: Speed | None,
-    fixed: NonNegative,
-    available: Availability,
-    hazard: NonNegative,
-    seed: int,
-) -> Devices:
+@dataclass(frozen=True, kw_only=True)
+class Tiers(DeviceOptions):
     """Each client is in a tier that is drawn for it alone, so sizes of tiers are random.
 
-    `slowdown` is of all of a client's time: fixed seconds, training, downloads and uploads. The
-    time of the day at which clients begin to be available is uniform.
-
-    Raises:
-        ValueError: with key, value and what is allowed, if the lists do not describe tiers.
+    See `DeviceOptions`, which are those of a tier of slowdown 1. `slowdown` is of all of a
+    client's time: fixed seconds, training, downloads and uploads.
     """
-    _check(list(shares), list(slowdown))
-    # The last sum may be rounded to less than 1.
-    bounds = np.cumsum(np.array(shares, dtype=np.float64))[:-1]
-    tier = np.searchsorted(bounds, uniforms(seed, "device tier", clients), side="right")
-    times = np.array(slowdown, dtype=np.float64)[tier]
-    same = np.ones(len(clients))
-    return Devices(
-        fixed=fixed * times,
-        per_example=times / speed,
-        down=bytes_per_second(down_mbit) / times,
-        up=bytes_per_second(up_mbit) / times,
-        available=available * same,
-        begins=daily_beginnings(seed, clients),
-        hazard=hazard * same,
-    )
+
+    shares: list[PositiveUpToOne]
+    slowdown: list[Slowdown]
+
+    def __call__(self, clients: np.ndarray, *, seed: int) -> Devices:
+        """See `DeviceModel`.
+
+        Raises:
+            ValueError: with key, value and what is allowed, if the lists do not describe tiers.
+        """
+        _check(list(self.shares), list(self.slowdown))
+        # The last sum may be rounded to less than 1.
+        bounds = np.cumsum(np.array(self.shares, dtype=np.float64))[:-1]
+        tier = np.searchsorted(bounds, uniforms(seed, "device tier", clients), side="right")
+        times = np.array(self.slowdown, dtype=np.float64)[tier]
+        return Devices(
+            fixed=self.fixed * times,
+            per_example=times / self.speed,
+            down=bytes_per_second(self.down_mbit) / times,
+            up=bytes_per_second(self.up_mbit) / times,
+            **self.reliability(clients, seed),
+        )
 
 
 def _check(shares: list[float], slowdown: list[float]) -> None:

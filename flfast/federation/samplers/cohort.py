@@ -20,6 +20,13 @@ class Cohort(NamedTuple):
     dropped: np.ndarray
     late: np.ndarray = np.zeros(0, dtype=np.int64)
 
+    @property
+    def why_nobody(self) -> str:
+        """Why no client trained, if none did."""
+        if len(self.late):
+            return "no client was in time; see pace.deadline"
+        return "every client dropped out" if len(self.dropped) else "no client was drawn"
+
 
 def cohort_size(num_clients: int, *, fraction: float, count: int | None) -> int:
     """Number of clients in a cohort: `count`, or the nearest number to the fraction, at least 1.

@@ -13,6 +13,7 @@ d are numbers of neighbours. Clients that do not take part in a round keep their
 nobody's neighbour in it.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,50 +26,58 @@ from flfast.state.randomness import generator
 Kind = Literal["full", "ring", "torus", "exponential", "random"]
 
 
-def graph(  # noqa: PLR0913 - one parameter an option
-    *,
-    kind: Kind | str,
-    probability: PositiveUpToOne | None,
-    changes: bool,
-    mixes: Literal["before", "after"],
-    participants: np.ndarray,
-    num_clients: int,
-    seed: int,
-) -> Annotated[Topology, NODES]:
-    """Clients that are neighbours in a graph; see the YAML for the options.
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Clients that are neighbours in a graph; see the YAML for the options."""
 
-    Raises:
-        ValueError: if there is no such graph of the clients.
-    """
-    if changes and kind != "random":
-        raise ValueError(f"topology.changes=true: is for kind=random; allowed with {kind}: false")
-    if (probability is None) == (kind == "random"):
-        shown = "null" if probability is None else probability
-        raise ValueError(
-            f"topology.probability={shown}: is for kind=random, which needs it; allowed with "
-            f"{kind}: {'a number in (0, 1]' if kind == 'random' else 'null'}"
-        )
-    if len(participants) < num_clients:
-        raise ValueError(
-            f"topology=graph with {num_clients - len(participants)} held-out clients, to whom "
-            f"nobody sends a model; allowed: sampler.holdout_clients=0"
-        )
+    kind: Kind | str
+    probability: PositiveUpToOne | None
+    changes: bool
+    mixes: Literal["before", "after"]
 
-    def links(number: int, present: np.ndarray) -> np.ndarray:
-        drawn = generator(seed, "graph", number if changes else 0)
-        found = neighbours(kind, num_clients, drawn, probability or 0.0)
-        return found & present[:, None] & present
+    def __call__(
+        self, *, participants: np.ndarray, num_clients: int, seed: int
+    ) -> Annotated[Topology, NODES]:
+        """The topology of N clients, of whom those that are not held out participate.
 
-    def mixing(number: int, present: np.ndarray) -> np.ndarray:
-        return metropolis(links(number, present))
+        Raises:
+            ValueError: if there is no such graph of the clients.
+        """
+        self._check(num_clients - len(participants))
 
-    def sends(number: int, present: np.ndarray) -> np.ndarray:
-        return links(number, present).sum(1)
+        def links(number: int, present: np.ndarray) -> np.ndarray:
+            drawn = generator(seed, "graph", number if self.changes else 0)
+            found = neighbours(self.kind, num_clients, drawn, self.probability or 0.0)
+            return found & present[:, None] & present
 
-    links(1, np.ones(num_clients, dtype=bool))
-    clients = np.arange(num_clients)
-    shares = np.full(num_clients, 1 / num_clients)
-    return Topology("graph", clients, shares, mixing, sends, None, mixes == "before")
+        def mixing(number: int, present: np.ndarray) -> np.ndarray:
+            return metropolis(links(number, present))
+
+        def sends(number: int, present: np.ndarray) -> np.ndarray:
+            return links(number, present).sum(1)
+
+        links(1, np.ones(num_clients, dtype=bool))
+        clients = np.arange(num_clients)
+        shares = np.full(num_clients, 1 / num_clients)
+        return Topology("graph", clients, shares, mixing, sends, None, self.mixes == "before")
+
+    def _check(self, num_held_out: int) -> None:
+        kind, probability = self.kind, self.probability
+        if self.changes and kind != "random":
+            raise ValueError(
+                f"topology.changes=true: is for kind=random; allowed with {kind}: false"
+            )
+        if (probability is None) == (kind == "random"):
+            shown = "null" if probability is None else probability
+            raise ValueError(
+                f"topology.probability={shown}: is for kind=random, which needs it; allowed with "
+                f"{kind}: {'a number in (0, 1]' if kind == 'random' else 'null'}"
+            )
+        if num_held_out > 0:
+            raise ValueError(
+                f"topology=graph with {num_held_out} held-out clients, to whom nobody sends a "
+                f"model; allowed: sampler.holdout_clients=0"
+            )
 
 
 def metropolis(links: np.ndarray) -> np.ndarray:

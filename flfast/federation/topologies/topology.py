@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -77,30 +78,13 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
             f"local, and local_optimizer_state other than average"
         )
     place = torch.from_numpy(topology.node_of)
-    shares = torch.from_numpy(topology.shares)
 
     def server_state(weights: Tree) -> Tree:
-        models = equal_models(weights, len(shares))
+        models = equal_models(weights, len(topology.shares))
         return {**weights, "models": models, "round": torch.tensor(0), "sent": torch.tensor(0)}
 
     def send(server: Tree, _: Records, clients: Sequence[int]) -> Tree:
         return one_of(server["models"], place[list(clients)])
-
-    def server_step(server: Tree, uploads: Uploads) -> Tree:
-        old, nodes, number = server["models"], place[uploads.clients], uploads.round
-        trained = group_means(old, nodes, nodes, uploads)
-        present = np.bincount(nodes, minlength=len(shares)) > 0
-        weights = torch.from_numpy(topology.mixing(number, present))
-        if topology.mixes_before:
-            models = tree_map(lambda new, at: _mixed(weights, at) + (new - at), trained, old)
-        else:
-            models = tree_map(lambda new: _mixed(weights, new), trained)
-        models = tree_map(lambda leaf, like: leaf.to(like.dtype), models, old)
-        sent = int(topology.sends(number, present).sum())
-        if topology.cloud_bandwidth is not None:
-            sent *= 2  # the cloud answers
-        counts = {"round": torch.tensor(number), "sent": torch.tensor(sent)}
-        return {**server, **mean_of(models, shares), "models": models, **counts}
 
     return replace(
         algorithm,
@@ -108,9 +92,29 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
         broadcast=lambda server: {"params": {}, "buffers": {}},
         send=send,
         parts={"params": ROWS, "buffers": ROWS},
-        server_step=server_step,
+        server_step=partial(_server_step, topology),
         personal=algorithm.personal or (lambda broadcast, client: model_weights(broadcast)),
     )
+
+
+def _server_step(topology: Topology, server: Tree, uploads: Uploads) -> Tree:
+    """The mean of each node's clients, mixed with the models of other nodes."""
+    old, number = server["models"], uploads.round
+    nodes = torch.from_numpy(topology.node_of)[uploads.clients]
+    trained = group_means(old, nodes, nodes, uploads)
+    present = np.bincount(nodes, minlength=len(topology.shares)) > 0
+    weights = torch.from_numpy(topology.mixing(number, present))
+    if topology.mixes_before:
+        models = tree_map(lambda new, at: _mixed(weights, at) + (new - at), trained, old)
+    else:
+        models = tree_map(lambda new: _mixed(weights, new), trained)
+    models = tree_map(lambda leaf, like: leaf.to(like.dtype), models, old)
+    sent = int(topology.sends(number, present).sum())
+    if topology.cloud_bandwidth is not None:
+        sent *= 2  # the cloud answers
+    counts = {"round": torch.tensor(number), "sent": torch.tensor(sent)}
+    mean = mean_of(models, torch.from_numpy(topology.shares))
+    return {**server, **mean, "models": models, **counts}
 
 
 def _mixed(weights: Tensor, rows: Tensor) -> Tensor:

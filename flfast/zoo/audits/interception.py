@@ -70,7 +70,7 @@ def intercept(
     encode = channel.encode_broadcast(plan.round_idx)
     downloads = Downloads(algorithm, federation.server, site.records, [client_id], encode=encode)
     results: list[LocalResult] = []
-    EagerTraining(site).train([client_id], downloads, plan, results.append)
+    EagerTraining(site).train([client_id], downloads, plan, results.extend)
     sender = Sender(client_id, plan.round_idx)
     answer = ClientSide(algorithm, channel)(results[0], sender, site.residual(client_id))
     report = ServerSide(algorithm, channel)(sender, answer.sent)

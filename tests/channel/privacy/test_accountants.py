@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 from opacus.accountants import PRVAccountant, RDPAccountant
+from option_classes import called
 from sampling import others_slow, rotating
 
 from flfast.channel.privacy.accountants import (
@@ -14,9 +15,9 @@ from flfast.channel.privacy.accountants import (
     library,
     poisson_sampled,
 )
-from flfast.channel.privacy.budget import calibrated, spending
+from flfast.channel.privacy.budget import Budget, calibrated
 from flfast.channel.privacy.participation import Participation
-from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
+from flfast.zoo.channel.privacy.dp_ftrl import DpFtrl
 
 dp_accounting = library()
 DELTA = 1e-5
@@ -114,7 +115,7 @@ def test_tree_aggregation_agrees_with_the_librarys_event():
     noise = {"clip_norm": 1.0, "noise_multiplier": 4.0, "epsilon": None, "delta": DELTA}
     turns = {"participation": Participation("cyclic", 6, 1, 1), "rounds": 12}
     tree = {"mechanism": "tree", "bands": None}
-    found = dp_ftrl(**noise, max_epsilon=None, secure=False, **tree, **turns).epsilon
+    found = called(DpFtrl, **noise, max_epsilon=None, secure=False, **tree, **turns).epsilon
     assert 0.8 * expected.get_epsilon(DELTA) < found(12) <= expected.get_epsilon(DELTA)
     plain = composed_gaussian(4.0, DELTA, float)
     assert [found(r) for r in (1, 2, 3, 4, 6, 7)] == [plain(n) for n in (1, 2, 2, 3, 3, 4)]
@@ -168,5 +169,5 @@ def test_budgets_that_cannot_be_met():
 
 @pytest.mark.parametrize(("budget", "most"), [(1, 1), (3.2, 3), (5, None), (9, None)])
 def test_most_rounds(budget, most):
-    noise = {"clip_norm": 1.0, "noise_multiplier": 1.0, "epsilon": None}
-    assert spending(lambda z: float, **noise, max_epsilon=budget, rounds=5).rounds == most
+    options = {"clip_norm": 1.0, "noise_multiplier": 1.0, "epsilon": None, "delta": DELTA}
+    assert Budget(**options, max_epsilon=budget).spending(lambda z: float, 5).rounds == most

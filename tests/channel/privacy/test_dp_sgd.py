@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from engine_runs import assert_engines_agree, net, ran
+from option_classes import called
 from torch import nn
 
 from flfast.algorithms.contract.algorithm import Algorithm
@@ -13,7 +14,7 @@ from flfast.algorithms.contract.client import LocalStage
 from flfast.algorithms.ditto import ditto
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.fedprox import fedprox
-from flfast.channel.privacy.dp_sgd import check_independent, dp_sgd
+from flfast.channel.privacy.dp_sgd import DpSgd, check_independent
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.per_example import clipped_sum
 from flfast.datamodules.batches import Batch
@@ -31,7 +32,8 @@ from flfast.zoo.algorithms.fedsam import fedsam
 DOUBLE = {"precision": "64-true"}
 OTHER = Participation("other", 3, 3, 3, reason="sampler=by_size")
 make = partial(
-    dp_sgd,
+    called,
+    DpSgd,
     clip_norm=0.5,
     noise_multiplier=1.0,
     epsilon=None,
@@ -82,10 +84,6 @@ MODELS = {
 }
 
 
-def mean_loss(task, params, batch, _):
-    return task(params, batch)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_single_examples(name):
     """They are those of a loop over examples; the last example is padding, and counts zero."""
@@ -108,7 +106,10 @@ def test_gradients_of_single_examples(name):
     weights = torch.tensor([0.2] * 5 + [0.0]).double()
     task = LocalTask(model, task_type, example_weights=weights)
     loss, found, counted = clipped_sum(
-        *(mean_loss, task, params, Batch(inputs, targets), None), clip_norm=bound, micro_batch=4
+        lambda params, batch: task(params, batch),
+        *(task, params, Batch(inputs, targets)),
+        clip_norm=bound,
+        micro_batch=4,
     )
     assert counted == 5
     assert float(loss) == pytest.approx(sum(value.item() for value in losses) / 5)

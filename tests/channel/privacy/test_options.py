@@ -5,13 +5,14 @@ from functools import partial
 
 import pytest
 import torch
+from option_classes import called
 
 from flfast.channel.privacy.adaptive_clipping import AdaptiveClipping, sum_multiplier
-from flfast.channel.privacy.central import central
-from flfast.channel.privacy.local import local
+from flfast.channel.privacy.central import Central
+from flfast.channel.privacy.local import Local
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import none
-from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
+from flfast.zoo.channel.privacy.dp_ftrl import DpFtrl
 
 POISSON = Participation("poisson", 1000, 50, 45)
 FIXED, CYCLIC = POISSON._replace(kind="fixed"), POISSON._replace(kind="cyclic")
@@ -26,7 +27,8 @@ BUDGET = {
     "rounds": 20,
 }
 make_central = partial(
-    central,
+    called,
+    Central,
     **BUDGET,
     accountant="rdp",
     adaptive_quantile=None,
@@ -36,8 +38,8 @@ make_central = partial(
     noise_population=None,
     participation=CYCLIC,
 )
-make_local = partial(local, **BUDGET, participation=OTHER)
-make_ftrl = partial(dp_ftrl, **BUDGET, participation=CYCLIC, mechanism="tree", bands=None)
+make_local = partial(called, Local, **BUDGET, participation=OTHER)
+make_ftrl = partial(called, DpFtrl, **BUDGET, participation=CYCLIC, mechanism="tree", bands=None)
 make_banded = partial(make_ftrl, mechanism="banded")
 MAKERS = [make_central, make_local, make_ftrl, make_banded]
 GIVEN = {"noise_multiplier": 2.0, "epsilon": None}

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 from algorithms_by_name import algorithm_of, assert_rounds_follow, server_vector
+from option_classes import called
 from references import initial, vector
 
 import flfast
-from flfast.channel.privacy.dp_sgd import dp_sgd
+from flfast.channel.privacy.dp_sgd import DpSgd
 from flfast.channel.privacy.participation import Participation
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
@@ -59,7 +60,8 @@ def noble(reference, x, cohorts):
     [pytest.param(EagerTraining, 1, marks=pytest.mark.slow), (FusedTraining, 3)],
 )
 def test_scaffold_with_dp_sgd_is_dp_scaffold(make_data, make_federation, engine, stack):
-    private = dp_sgd(
+    private = called(
+        DpSgd,
         clip_norm=BOUND,
         noise_multiplier=NOISE,
         epsilon=None,

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flfast.channel.secure.masks import masks
-from flfast.channel.secure.secure import ShortageError, none
+from flfast.channel.secure.round_terms import ShortageError
+from flfast.channel.secure.secure import none
 
 DEFAULTS = {
     "bits": 32,

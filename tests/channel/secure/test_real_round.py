@@ -14,7 +14,7 @@ from mutating import mutated
 from flfast.channel.secure.client_round import ClientRound
 from flfast.channel.secure.masks import masks
 from flfast.channel.secure.round_messages import Advertise, Mask, Share, Unmask
-from flfast.channel.secure.secure import ShortageError
+from flfast.channel.secure.round_terms import ShortageError
 from flfast.channel.secure.server_round import ServerRound
 from flfast.channel.wire import Message, pack, read_facts
 from flfast.engines.remote import _read

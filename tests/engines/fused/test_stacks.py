@@ -117,7 +117,7 @@ def test_stacked_clients_draw_masks_of_their_own(make_data, make_federation):
     plan = RoundPlan(1, 0, 0.1, Batching(1), 1, None, "single", "clients", "cpu", "32-true")
     broadcast = tree_map(torch.Tensor.detach, weights)
     downloads = OwnDownloads(dict.fromkeys(range(64), broadcast))
-    engine.training.train(list(range(64)), downloads, plan, found.append)
+    engine.training.train(list(range(64)), downloads, plan, found.extend)
     moved = torch.stack([r.done.weights["params"]["1.weight"][0] for r in found])
     moved = (moved - broadcast["params"]["1.weight"][0]).abs() > 0
     assert 0.35 < moved.double().mean() < 0.65

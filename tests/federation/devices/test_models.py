@@ -9,18 +9,20 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from option_classes import called
 from scipy.stats import kstest
 
 from flfast.config.check import _check_targets
 from flfast.config.signature import read_signature
 from flfast.federation.devices.device import DAY
-from flfast.federation.devices.lognormal import lognormal
-from flfast.federation.devices.tiers import tiers
+from flfast.federation.devices.lognormal import Lognormal
+from flfast.federation.devices.tiers import Tiers
 from flfast.state.injection import call_with
 
 MANY = np.arange(20_000)
 PHONES = partial(
-    lognormal,
+    called,
+    Lognormal,
     speed=75.0,
     speed_spread=0.6,
     down_mbit=6.0,
@@ -31,7 +33,8 @@ PHONES = partial(
     hazard=0.0005,
 )
 TIERS = partial(
-    tiers,
+    called,
+    Tiers,
     shares=[0.25, 0.5, 0.25],
     slowdown=[1.0, 3.0, 10.0],
     speed=100.0,

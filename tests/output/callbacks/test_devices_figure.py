@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from option_classes import called
 from sampling import others_slow
 
 from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.devices.ideal import ideal
-from flfast.federation.devices.lognormal import lognormal
+from flfast.federation.devices.lognormal import Lognormal
 from flfast.output.callbacks.devices_figure import (
     DevicesFigure,
     draw_devices,
@@ -22,7 +23,8 @@ from flfast.state.randomness import uniforms
 
 PNG = b"\x89PNG"
 PHONES = partial(
-    lognormal,
+    called,
+    Lognormal,
     speed=75.0,
     speed_spread=0.6,
     down_mbit=6.0,

@@ -21,11 +21,12 @@ mechanism of sensitivity C sqrt(k), k its rounds. That is the same as k mechanis
 sensitivity C.
 """
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
 from flfast.channel.privacy.accountants import composed_gaussian
-from flfast.channel.privacy.budget import spending
+from flfast.channel.privacy.budget import Budget
 from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import (
@@ -35,7 +36,7 @@ from flfast.channel.privacy.privacy import (
     Privacy,
     SumNoise,
 )
-from flfast.state.options import Count, Delta, NonNegative, Positive
+from flfast.state.options import Count
 from flfast.state.tree import Tree, sub, tree_map
 from flfast.zoo.channel.privacy.banded_factorisation import (
     banded_correlation,
@@ -46,71 +47,69 @@ _MOST_BANDS = 32
 """Unless `bands` says more: the server remembers so many models of noise."""
 
 
-def dp_ftrl(  # noqa: PLR0913 - one parameter an option
-    *,
-    mechanism: Literal["tree", "banded"],
-    bands: Count | None,
-    clip_norm: Positive | None,
-    noise_multiplier: NonNegative | None,
-    epsilon: Positive | None,
-    delta: Delta,
-    max_epsilon: Positive | None,
-    secure: bool,
-    participation: Participation,
-    rounds: int,
-) -> SumNoise:
+@dataclass(frozen=True, kw_only=True)
+class DpFtrl(Budget):
     """Clients' changes are clipped, and the sum over rounds is noised by a mechanism.
 
-    Raises:
-        ValueError: with key, value and what is allowed.
+    See `Budget`.
     """
-    if participation.kind != "cyclic":
-        found = participation.reason or f"{participation.kind} sampling of clients"
-        raise ValueError(
-            f"privacy=dp_ftrl with {found}: a client may take part once in a pass; allowed: "
-            f"sampler=cyclic"
-        )
-    per_pass = participation.rounds_per_pass
-    most_bands = min(per_pass, rounds)
-    if bands is not None and (mechanism == "tree" or bands > most_bands):
-        raise ValueError(
-            f"privacy.bands={bands} with privacy.mechanism={mechanism}: allowed: null, or with "
-            f"banded 1 to {most_bands}, the rounds of a pass over the clients, or of the run"
+
+    mechanism: Literal["tree", "banded"]
+    bands: Count | None
+    secure: bool
+
+    def __call__(self, *, participation: Participation, rounds: int) -> SumNoise:
+        """The privacy of a run.
+
+        Raises:
+            ValueError: with key, value and what is allowed.
+        """
+        if participation.kind != "cyclic":
+            found = participation.reason or f"{participation.kind} sampling of clients"
+            raise ValueError(
+                f"privacy=dp_ftrl with {found}: a client may take part once in a pass; allowed: "
+                f"sampler=cyclic"
+            )
+        per_pass = participation.rounds_per_pass
+
+        def nodes(rounds: int) -> float:
+            passes, rest = divmod(rounds, per_pass)
+            return passes * tree_depth(per_pass) + tree_depth(rest)
+
+        most_bands = self._most_bands(min(per_pass, rounds))
+        times = nodes if self.mechanism == "tree" else participation.most_rounds
+        spent = self.spending(lambda z: composed_gaussian(z, self.delta, times), rounds)
+        noise: CentralNoise = tree_noise(per_pass)
+        correlate: Correlation | None = None
+        if self.mechanism == "banded":
+            length = spent.rounds or rounds
+            coefficients = toeplitz_coefficients(length, min(most_bands, length))
+            noise, correlate = independent_noise, banded_correlation(coefficients, length)
+        bounded = self.clip_norm is not None
+        return Privacy(
+            name="dp_ftrl",
+            clip_norm=self.clip_norm,
+            central_noise=noise if bounded else None,
+            correlate=correlate if bounded else None,
+            central_multiplier=spent.multiplier,
+            expected_clients=participation.expected if bounded else None,
+            epsilon=spent.epsilon,
+            delta=self.delta,
+            unit="client",
+            adjacency="zero out",
+            rounds=spent.rounds,
+            secure=self.secure,
         )
 
-    def nodes(rounds: int) -> float:
-        passes, rest = divmod(rounds, per_pass)
-        return passes * tree_depth(per_pass) + tree_depth(rest)
-
-    times = nodes if mechanism == "tree" else participation.most_rounds
-    spent = spending(
-        lambda z: composed_gaussian(z, delta, times),
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
-        max_epsilon=max_epsilon,
-        rounds=rounds,
-    )
-    noise: CentralNoise = tree_noise(per_pass)
-    correlate: Correlation | None = None
-    if mechanism == "banded":
-        length = spent.rounds or rounds
-        coefficients = toeplitz_coefficients(length, min(bands or _MOST_BANDS, most_bands, length))
-        noise, correlate = independent_noise, banded_correlation(coefficients, length)
-    return Privacy(
-        name="dp_ftrl",
-        clip_norm=clip_norm,
-        central_noise=None if clip_norm is None else noise,
-        correlate=None if clip_norm is None else correlate,
-        central_multiplier=spent.multiplier,
-        expected_clients=None if clip_norm is None else participation.expected,
-        epsilon=spent.epsilon,
-        delta=delta,
-        unit="client",
-        adjacency="zero out",
-        rounds=spent.rounds,
-        secure=secure,
-    )
+    def _most_bands(self, most: int) -> int:
+        """The bands of a run of which `most` make sense."""
+        if self.bands is not None and (self.mechanism == "tree" or self.bands > most):
+            raise ValueError(
+                f"privacy.bands={self.bands} with privacy.mechanism={self.mechanism}: allowed: "
+                f"null, or with banded 1 to {most}, the rounds of a pass over the clients, or of "
+                f"the run"
+            )
+        return min(self.bands or _MOST_BANDS, most)
 
 
 def tree_noise(rounds_per_pass: int) -> CentralNoise:

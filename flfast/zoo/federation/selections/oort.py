@@ -25,6 +25,8 @@ prefer fast clients. Candidates that drop out count as absent: they are not sele
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -33,41 +35,42 @@ from flfast.algorithms.contract import Algorithm
 from flfast.federation.selections.reported_utility import select_by_utility
 from flfast.federation.selections.selected import Selecting
 from flfast.state.near_ties import EQUAL
-from flfast.state.options import Count, PositiveUpToOne, Seed, UpToOne
+from flfast.state.options import Count, PositiveUpToOne, UpToOne
 from flfast.state.randomness import generator
 
 
-def oort(  # noqa: PLR0913 - one parameter an option
-    algorithm: Algorithm,
-    *,
-    num_clients: Count,
-    seed: Seed,
-    count: Count,
-    exploration: UpToOne,
-    decay: PositiveUpToOne,
-    min_exploration: UpToOne,
-    cutoff: UpToOne,
-    clip: PositiveUpToOne,
-) -> Selecting:
+@dataclass(frozen=True, kw_only=True)
+class Oort:
     """Train clients of the cohort with large statistical utility, and some that never trained.
 
     All of the cohort trains if it is smaller than `count`.
     """
 
-    def select(clients: Sequence[int], utility: Tensor, last: Tensor, round_idx: int) -> list[int]:
+    count: Count
+    exploration: UpToOne
+    decay: PositiveUpToOne
+    min_exploration: UpToOne
+    cutoff: UpToOne
+    clip: PositiveUpToOne
+
+    def __call__(self, algorithm: Algorithm, *, num_clients: int, seed: int) -> Selecting:
+        """The algorithm with the selection."""
+        return select_by_utility(algorithm, partial(self._select, seed), num_clients=num_clients)
+
+    def _select(
+        self, seed: int, clients: Sequence[int], utility: Tensor, last: Tensor, round_idx: int
+    ) -> list[int]:
         ids, rounds = np.array(clients, dtype=np.int64), last.numpy()
         known, new = np.flatnonzero(rounds), ids[rounds == 0]
-        share = max(exploration * decay ** (round_idx - 1), min_exploration)
+        share = max(self.exploration * self.decay ** (round_idx - 1), self.min_exploration)
         num, num_new = exploited_and_explored(
-            min(count, len(ids)), share, num_known=len(known), num_new=len(new)
+            min(self.count, len(ids)), share, num_known=len(known), num_new=len(new)
         )
-        values = scores(utility.numpy()[known], rounds[known], round_idx, clip)
+        values = scores(utility.numpy()[known], rounds[known], round_idx, self.clip)
         rng = generator(seed, "selection", round_idx)
-        exploited = ids[known[exploit(values, num, cutoff, rng)]]
+        exploited = ids[known[exploit(values, num, self.cutoff, rng)]]
         explored = rng.choice(new, num_new, replace=False) if num_new else new[:0]
         return sorted([*exploited.tolist(), *explored.tolist()])
-
-    return select_by_utility(algorithm, select, num_clients=num_clients)
 
 
 def exploited_and_explored(

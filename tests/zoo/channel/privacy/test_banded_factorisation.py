@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from option_classes import called
 from sampling import others_slow
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
@@ -19,11 +20,11 @@ from flfast.zoo.channel.privacy.banded_factorisation import (
     banded_correlation,
     toeplitz_coefficients,
 )
-from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
+from flfast.zoo.channel.privacy.dp_ftrl import DpFtrl
 
 SHAPES = st.integers(1, 24).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 BUDGET = {"clip_norm": 1.0, "noise_multiplier": None, "epsilon": 8.0, "delta": 1e-5}
-make_ftrl = partial(dp_ftrl, **BUDGET, max_epsilon=None, secure=False)
+make_ftrl = partial(called, DpFtrl, **BUDGET, max_epsilon=None, secure=False)
 
 
 def matrix(rounds, bands):
@@ -239,8 +240,14 @@ def test_a_budget_that_ends_the_run_shortens_the_matrix():
     noise = {"noise_multiplier": 1.0, "epsilon": None}
     whole = make_ftrl(mechanism="banded", bands=10, **noise, **who)
     limit = whole.epsilon(7)
-    short = dp_ftrl(
-        **{**BUDGET, **noise}, max_epsilon=limit, secure=False, mechanism="banded", bands=10, **who
+    short = called(
+        DpFtrl,
+        **{**BUDGET, **noise},
+        max_epsilon=limit,
+        secure=False,
+        mechanism="banded",
+        bands=10,
+        **who,
     )
     assert short.rounds == 10
     source = seeded_noise(0, "test")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.channel.secure.neighbors import neighbor_graph
+from flfast.channel.secure.round_terms import neighbor_graph
 
 
 @given(st.integers(1, 40), st.one_of(st.none(), st.integers(2, 45)), st.integers(0, 1000))
