@@ -12,7 +12,7 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning
 from flfast.engines.fused.training import FusedTraining
-from flfast.engines.reference import reference_name, reference_site
+from flfast.engines.site import reference_name, reference_site
 from flfast.lit.trainers import Trainers
 
 

@@ -30,9 +30,8 @@ from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.module_evaluation import evaluation_of
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
-from flfast.engines.reference import reference_name
 from flfast.engines.reports import Trained, after_reduction, exchange
-from flfast.engines.site import Site
+from flfast.engines.site import Site, reference_name
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
@@ -74,7 +73,7 @@ class Engine:
         training: trains clients.
         channel: transmits uploads; by default they arrive unchanged.
         calls: (site, training) of the algorithm's `calls` and `server_calls`, by name; and of
-            references, if the aggregation needs them (`reference.py`).
+            references, if the aggregation needs them (`reference_site`).
         finetune: trains weights further for the `finetuned` metrics; None is off.
         decided: decisions of `auto` on this rank, as plain values for checkpoints.
         evaluation: measures models; by default on this rank's examples.

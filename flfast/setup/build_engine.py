@@ -17,8 +17,7 @@ from flfast.distributed.world import World
 from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning
 from flfast.engines.local_training import LocalTraining
-from flfast.engines.reference import reference_name, reference_site
-from flfast.engines.site import Site
+from flfast.engines.site import Site, reference_name, reference_site
 from flfast.lit.trainers import Trainers
 from flfast.setup.callbacks import build_callbacks
 from flfast.setup.learner import Learner
