@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flfast.algorithms.contract import Algorithm, Uploads
+from flfast.algorithms.contract import Algorithm, ServerCall, Uploads
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.channel import DIRECT, Channel
@@ -126,9 +126,7 @@ class Engine:
         algorithm's calls; None is the algorithm itself. `orders` are by client, for those that do
         something else than the others.
         """
-        of_server = {call.name for call in self.site.algorithm.server_calls}
-        on_server = local is not None and local.name in of_server
-        channel = DIRECT if on_server else self.channel
+        channel = DIRECT if isinstance(local, ServerCall) else self.channel
         site, training = self._calls[local.name] if local else (self.site, self.training)
         reference = self._reference(site.algorithm.name, server, plan, channel.aggregation)
         call = _Call(site, training, channel, reference)

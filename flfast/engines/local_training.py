@@ -67,7 +67,7 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: Task
         raise ValueError(f"task={task.name} {why}")
     if task.name == "module" and splits and not plan.batching.accumulate > 1:
         raise ValueError(f"a LightningModule {splits}")
-    whole_model = algorithm.fold is None and algorithm.stages == (LocalStage(),)
+    whole_model = algorithm.kit.fold is None and algorithm.stages == (LocalStage(),)
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"] or not whole_model):
         splits = (
             "trains parts of a model, or two models, or changes the frozen base, which "

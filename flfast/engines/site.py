@@ -141,13 +141,13 @@ class Site:
             self.records.put(client_id, tree_map(itemgetter(place), rows))
 
     def fold(self, broadcast: Tree) -> None:
-        """Let the frozen base be what a broadcast makes of it; see `Algorithm.fold`."""
-        if self.algorithm.fold is not None and self.adapted is not None:
-            self.adapted.fold(self.algorithm.fold(broadcast))
+        """Let the frozen base be what a broadcast makes of it; see `KitFunctions.fold`."""
+        if self.algorithm.kit.fold is not None and self.adapted is not None:
+            self.adapted.fold(self.algorithm.kit.fold(broadcast))
 
     def fold_server(self, server: Tree) -> None:
         """Let the frozen base be what a server state makes of it."""
-        if self.algorithm.fold is not None:
+        if self.algorithm.kit.fold is not None:
             self.fold(self.algorithm.broadcast(server))
 
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
@@ -165,7 +165,8 @@ class Site:
             partial(_generator, seed, round_idx, client_id),
             facts_of(algorithm, self.data, client_id, plan),
         )
-        optimizer_state = algorithm.optimizer(received, state) if algorithm.optimizer else {}
+        begin = algorithm.kit.optimizer
+        optimizer_state = begin(received, state) if begin else {}
         data = self.data.client(
             client_id,
             batching=plan.batching._replace(limit=self.trainers.trainer(plan).train_limit),
@@ -223,5 +224,5 @@ def reference_site(site: Site, algorithm: Algorithm) -> Site:
 
     Its upload is whole and weighs 1. It keeps no states: those that it makes are dropped.
     """
-    whole = replace(algorithm, parts={}, weight=None, weighting="uniform")
+    whole = replace(algorithm, parts={}, weighting="uniform")
     return replace(site, keeps_residuals=False).of(whole)

@@ -130,7 +130,7 @@ class ReusedTrainer:
         loop.epoch_loop.batch_progress.reset()
         self.trainer.accumulate_grad_batches = data.epoch.accumulate
         self.trainer.gradient_clip_val = self.clip_value or None
-        if module.validates:
+        if module.habits.validates:
             self.trainer.limit_val_batches = 1.0
         for callback, state in self._callback_states:
             if state:

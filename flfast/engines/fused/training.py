@@ -168,11 +168,10 @@ class FusedTraining:
         site, trainer = self._site, self._site.trainers.trainer(plan)
         by_value = trainer.trainer.gradient_clip_algorithm == "value"
         params = list(site.module.params.values())
-        optimizer = local_optimizer(site.module.make_optimizer(params, lr=plan.lr))
         return [
             LocalStep(
                 site.module,
-                optimizer,
+                local_optimizer(site.module.optimizer_of(stage)(params, lr=plan.lr)),
                 stage=stage._replace(trains=site.module.trained(stage, site.joint["params"])),
                 joint=site.joint,
                 clip=Clip(trainer.clip_value, by_value),
