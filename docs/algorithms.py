@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from docs.families import filled, markdown
 from docs.watched_rounds import new_trainer
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.contract.downloads import first_downloads, first_record
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fused.training import FusedTraining
@@ -82,7 +82,7 @@ def row(config: DictConfig) -> list[str]:
     assert uploads is not None
     upload = {**uploads.mean, **tree_map(itemgetter(0), uploads.rows)}
     download = first_downloads(algorithm, learner.initial)(0)
-    if algorithm.place is not None:  # it adds where a slice is
+    if algorithm.kit.place is not None:  # it adds where a slice is
         upload = {name: part for name, part in upload.items() if name in download}
     node = config.algorithm
     source = inspect.getdoc(import_module(node._target_.rpartition(".")[0])) or ""
@@ -107,7 +107,7 @@ def records(algorithm: Algorithm, initial: Tree) -> str:
     """What the server keeps of each client, if anything."""
     if algorithm.record is None:
         return ""
-    record = algorithm.first_record(algorithm.server_state(initial))
+    record = first_record(algorithm, initial)
     return f"{sized(record, initial)} of each client"
 
 

@@ -18,7 +18,7 @@ _MIN_ELEMENTS = 10  # fewer numbers may agree by chance
 def weight(seen: Seen) -> str:
     """The weight of an upload."""
     algorithm, (done, context) = seen.algorithm, _with_other_labels(seen)
-    if algorithm.weight is None:
+    if not algorithm.has_own_weights:
         return "examples" if algorithm.weighting == "samples" else "1"
     if algorithm.weight_of(done, context) != seen.sent.weight:
         return "own, from label counts"

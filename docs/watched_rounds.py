@@ -138,10 +138,7 @@ def run(make: Callable[[nn.Module], Algorithm]) -> Rounds:
     seen: list[Seen] = []
     module = LocalModule(model, algorithm, torch.optim.SGD)
     site = Site(module, _data(), Trainers(module, lambda plan: _trainer()), ClientStates())
-    calls = {
-        local.name: site.of(local, states=site.states)
-        for local in (*algorithm.calls, *algorithm.server_calls)
-    }
+    calls = {local.name: site.of(local, states=site.states) for local in algorithm.calls}
     engine = Engine(
         site,
         _Watching(site, seen.append),
@@ -153,7 +150,7 @@ def run(make: Callable[[nn.Module], Algorithm]) -> Rounds:
         rnd = Calls(engine, cohort, plan, orders={}, on_client=lambda report: None)
         after = algorithm.one_round(server, rnd)
         if algorithm.record is not None and rnd.uploads is not None:
-            site.keep_records(rnd.uploads.clients, algorithm.record(server, rnd.uploads))
+            site.keep_records(rnd.uploads.clients, algorithm.record.rows(server, rnd.uploads))
         server = after
     clients = [one for one in seen if one.result.client_id < COHORT]  # without the server's own
     state, record = site.states.get(SHOWN) or {}, site.records.get(SHOWN) or {}

@@ -12,7 +12,7 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning
 from flfast.engines.fused.training import FusedTraining
-from flfast.engines.reference import reference_name, reference_site
+from flfast.engines.site import reference_name, reference_site
 from flfast.lit.trainers import Trainers
 
 
@@ -86,7 +86,7 @@ def engine_of(federation, training=AutoTraining, *, stack="auto", finetune_epoch
     if finetune_epochs:
         own = site.of(Algorithm(name="fine-tuning"))
         finetune = FineTuning(own, make(own), finetune_epochs)
-    all_calls = (*site.algorithm.calls, *site.algorithm.server_calls)
+    all_calls = site.algorithm.calls
     sites = {local.name: site.of(local, states=site.states) for local in all_calls}
     calls = {name: (own, make(own)) for name, own in sites.items()}
     if before.channel.aggregation.trusted:

@@ -237,7 +237,7 @@ def make_federation(tmp_path):
         adapted = options.pop("adapted", None)
         trainers = Trainers(module, make_trainer)
         site = Site(module, data, trainers, ClientStates(), world, adapted=adapted)
-        all_calls = (*algorithm.calls, *algorithm.server_calls)
+        all_calls = algorithm.calls
         sites = {local.name: site.of(local, states=site.states) for local in all_calls}
         calls = {name: (own, EagerTraining(own)) for name, own in sites.items()}
         engine = Engine(site, EagerTraining(site), calls=calls)

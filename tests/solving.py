@@ -19,8 +19,7 @@ from flfast.distributed.world import ALONE, World
 from flfast.engines.eager import EagerTraining
 from flfast.engines.engine import Engine
 from flfast.engines.fused.training import FusedTraining
-from flfast.engines.reference import reference_name, reference_site
-from flfast.engines.site import Site
+from flfast.engines.site import Site, reference_name, reference_site
 from flfast.federation.loop import Federation
 from flfast.federation.paces.asynchronous import asynchronous
 from flfast.federation.paces.buffered import buffered

@@ -70,7 +70,7 @@ class ServerSide(NamedTuple):
 
     def _overstated(self, sent: Sent, num: int) -> str:
         """Which of an upload's counts cannot be, for a client with `num` training examples."""
-        weight = sent.weight if self.algorithm.weight else float(sent.num_examples)
+        weight = sent.weight if self.algorithm.has_own_weights else float(sent.num_examples)
         if self.channel.privacy.central_noise is not None or self.algorithm.weighs_equally:
             weight = 1.0
         if self.channel.secure.make_round is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
-from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.contract.downloads import first_downloads, first_record
 from flfast.checkpoints.folders import BrokenCheckpointError
 from flfast.state.tree import Tree, all_finite, leaves
 
@@ -54,7 +54,7 @@ def check_dropped(saved: Any) -> None:
 def first_states(algorithm: Algorithm, initial: Tree) -> tuple[Tree, Tree]:
     """A client's state and its record before its first round."""
     client = algorithm.client_state(first_downloads(algorithm, initial)(0))
-    return client, algorithm.first_record(algorithm.server_state(initial))
+    return client, first_record(algorithm, initial)
 
 
 def check_history(saved: Any, *, last: int) -> None:

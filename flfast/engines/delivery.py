@@ -210,7 +210,7 @@ class Delivery:
         if report.upload is not None:
             order = self.downloads.orders.get(report.client_id, Order())
             upload = self._server.up_to_date(report.upload, order, received, self.downloads.exact)
-            place = self.site.algorithm.place
+            place = self.site.algorithm.kit.place
             upload = upload if place is None else {**upload, **place(upload, received)}
             self.reduction.add(report.client_id, upload, weight)
         self._report(report._replace(upload=None))

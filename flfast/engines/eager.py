@@ -59,9 +59,8 @@ class EagerTraining:
             seen, stages_before = data.subset(stage.share, stages_before), stages_before + 1
             num_steps += trainer.fit(module, seen, start.stage_plan(stage))
             num_examples = max(num_examples, module.num_examples)
-            optimizer |= module.read_optimizer_state() if site.algorithm.optimizer else {}
-        module.num_examples = num_examples if site.algorithm.training_stages else len(data.indices)
-        module.end()
+            optimizer |= module.read_optimizer_state() if site.algorithm.kit.optimizer else {}
+        module.end(num_examples if site.algorithm.training_stages else len(data.indices))
         if site.divides_batches(plan):
             module.add_ranks(lambda values: sum_over_ranks(site.world, values))
             # Each rank's BatchNorm saw a part of every batch.

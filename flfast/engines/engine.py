@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flfast.algorithms.contract import Algorithm, Uploads
+from flfast.algorithms.contract import Algorithm, ServerCall, Uploads
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.aggregations.aggregation import Aggregation
 from flfast.channel.channel import DIRECT, Channel
@@ -30,9 +30,8 @@ from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.module_evaluation import evaluation_of
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
-from flfast.engines.reference import reference_name
 from flfast.engines.reports import Trained, after_reduction, exchange
-from flfast.engines.site import Site
+from flfast.engines.site import Site, reference_name
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
@@ -74,7 +73,7 @@ class Engine:
         training: trains clients.
         channel: transmits uploads; by default they arrive unchanged.
         calls: (site, training) of the algorithm's `calls` and `server_calls`, by name; and of
-            references, if the aggregation needs them (`reference.py`).
+            references, if the aggregation needs them (`reference_site`).
         finetune: trains weights further for the `finetuned` metrics; None is off.
         decided: decisions of `auto` on this rank, as plain values for checkpoints.
         evaluation: measures models; by default on this rank's examples.
@@ -127,9 +126,7 @@ class Engine:
         algorithm's calls; None is the algorithm itself. `orders` are by client, for those that do
         something else than the others.
         """
-        of_server = {call.name for call in self.site.algorithm.server_calls}
-        on_server = local is not None and local.name in of_server
-        channel = DIRECT if on_server else self.channel
+        channel = DIRECT if isinstance(local, ServerCall) else self.channel
         site, training = self._calls[local.name] if local else (self.site, self.training)
         reference = self._reference(site.algorithm.name, server, plan, channel.aggregation)
         call = _Call(site, training, channel, reference)

@@ -20,6 +20,7 @@ from flfast.engines.evaluation.passes import Evaluation
 from flfast.engines.local_training import Deliver, LocalTraining
 from flfast.engines.site import Site
 from flfast.lit.batchnorm import batchnorm_layers
+from flfast.lit.predictions import PredictionStore
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, merge, num_bytes, without
@@ -70,7 +71,7 @@ class FamilyDownloads(Downloads):
     ) -> None:
         super().__init__(algorithm, server, records, clients, orders, encode=encode)
         self._of, self._members = of, dict[int, Downloads]()
-        if algorithm.place is None:
+        if algorithm.kit.place is None:
             return
         sizes = []
         for place in np.unique(of[list(clients)]).tolist():
@@ -142,20 +143,22 @@ class FamilyEvaluation(Evaluation):
         It has the member's slice of the model, or initial weights where the server has none.
         """
         algorithm = self._members[place][0].algorithm
-        if algorithm.place is not None:
+        if algorithm.kit.place is not None:
             return {**server, **model_weights(algorithm.broadcast(server))}
         return merge(without(server, self._local[0]), self._local[place])
 
     def predict_own(
-        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, part: EvaluationPart
+        self,
+        server: Tree,
+        plan: RoundPlan,
+        examples: tuple[EvaluationDataModule, EvaluationPart],
+        store: PredictionStore,
     ) -> None:
         """See `Evaluation`; the clients of a part are of one member."""
-        place = int(self._of[part.clients[0]])
+        place = int(self._of[examples[1].clients[0]])
         site, evaluation = self._members[place]
-        collected = self._members[0][0].trainers.module(plan).predictions
-        site.trainers.module(plan).predictions = collected
         server, plan = self._server_of(place, server), _plan_of(site, plan)
-        evaluation.predict_own(server, plan, data, part)
+        evaluation.predict_own(server, plan, examples, store)
 
     def personal_weights(
         self, clients: Sequence[int], server: Tree, *, together: bool

@@ -2,42 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from flfast.algorithms.contract import Algorithm, Context, LocalStage
+from flfast.algorithms.contract import Algorithm, LocalStage
 from flfast.algorithms.contract.downloads import Download
 from flfast.channel.sent import LocalResult
-from flfast.datamodules.client_data import ClientDataModule
 from flfast.state.plan import RoundPlan
-from flfast.state.randomness import seed_torch
 from flfast.state.tree import Tree
 from flfast.tasks.task_type import TaskType
-
-
-class ClientStart(NamedTuple):
-    """The start of a client's local training.
-
-    Attributes:
-        context: download, client state, initial weights and learning rate.
-        optimizer_state: by parameter name; empty for a new optimizer.
-        data: the client's examples, in the plan's batches.
-        plan: the client's own.
-    """
-
-    context: Context
-    optimizer_state: Tree
-    data: ClientDataModule
-    plan: RoundPlan
-
-    def seed_torch(self, *, others: bool = False) -> None:
-        """Seed torch's generators for this local training; see `seed_torch`."""
-        data, path = self.data, (self.plan.round_idx, self.data.client_id)
-        seed_torch(data.data.seed, "local training", *path, others=others)
-
-    def stage_plan(self, stage: LocalStage) -> RoundPlan:
-        """The plan of a stage: with the stage's epochs, and the client's share of all steps."""
-        return self.plan.for_stage(stage.epochs).with_work_fraction(self.data.epoch.num_steps)
-
 
 Deliver = Callable[[Iterable[LocalResult]], None]
 
@@ -102,7 +74,7 @@ def check_allowed(algorithm: Algorithm, joint: Tree, plan: RoundPlan, task: Task
         raise ValueError(f"task={task.name} {why}")
     if task.name == "module" and splits and not plan.batching.accumulate > 1:
         raise ValueError(f"a LightningModule {splits}")
-    whole_model = algorithm.fold is None and algorithm.stages == (LocalStage(),)
+    whole_model = algorithm.kit.fold is None and algorithm.stages == (LocalStage(),)
     if plan.strategy == "fsdp" and (joint["params"] or joint["buffers"] or not whole_model):
         splits = (
             "trains parts of a model, or two models, or changes the frozen base, which "

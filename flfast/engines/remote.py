@@ -254,7 +254,7 @@ class RemoteEvaluation(Evaluation):
         site, data = self._site, self._site.data
         clients = np.concatenate([data.participants, data.held_out]).tolist()
         own = dict.fromkeys(clients, Tree())
-        if site.algorithm.personal is not None or site.algorithm.fold is not None:
+        if site.algorithm.personal is not None or site.algorithm.kit.fold is not None:
             downloads = Downloads(site.algorithm, server, site.records, clients)
             own = {client_id: downloads(client_id) for client_id in clients}
         model = model_weights(server) if site.algorithm.evaluate_server else Tree()

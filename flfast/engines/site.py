@@ -4,25 +4,51 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import itemgetter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from flfast.algorithms.contract import Algorithm, Context, Fact, Measure
+from flfast.algorithms.contract import Algorithm, Context, Fact, LocalStage, Measure
 from flfast.algorithms.contract.downloads import Download, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
-from flfast.engines.local_training import ClientStart
 from flfast.engines.measuring import Measuring
 from flfast.lit.local_module import LocalModule
 from flfast.lit.trainers import Trainers, dtype_of_precision
 from flfast.models.adapters.adapted import Adapted
 from flfast.state.plan import RoundPlan
-from flfast.state.randomness import torch_generator
+from flfast.state.randomness import seed_torch, torch_generator
 from flfast.state.store import RESIDUALS, ClientStates, Kept, own_state
 from flfast.state.tree import Tree, tree_map
 from flfast.state.weights import read_weights
+
+
+class ClientStart(NamedTuple):
+    """The start of a client's local training.
+
+    Attributes:
+        context: download, client state, initial weights and learning rate.
+        optimizer_state: by parameter name; empty for a new optimizer.
+        data: the client's examples, in the plan's batches.
+        plan: the client's own.
+    """
+
+    context: Context
+    optimizer_state: Tree
+    data: ClientDataModule
+    plan: RoundPlan
+
+    def seed_torch(self, *, others: bool = False) -> None:
+        """Seed torch's generators for this local training; see `seed_torch`."""
+        data, path = self.data, (self.plan.round_idx, self.data.client_id)
+        seed_torch(data.data.seed, "local training", *path, others=others)
+
+    def stage_plan(self, stage: LocalStage) -> RoundPlan:
+        """The plan of a stage: with the stage's epochs, and the client's share of all steps."""
+        return self.plan.for_stage(stage.epochs).with_work_fraction(self.data.epoch.num_steps)
 
 
 @dataclass(frozen=True)
@@ -115,13 +141,13 @@ class Site:
             self.records.put(client_id, tree_map(itemgetter(place), rows))
 
     def fold(self, broadcast: Tree) -> None:
-        """Let the frozen base be what a broadcast makes of it; see `Algorithm.fold`."""
-        if self.algorithm.fold is not None and self.adapted is not None:
-            self.adapted.fold(self.algorithm.fold(broadcast))
+        """Let the frozen base be what a broadcast makes of it; see `KitFunctions.fold`."""
+        if self.algorithm.kit.fold is not None and self.adapted is not None:
+            self.adapted.fold(self.algorithm.kit.fold(broadcast))
 
     def fold_server(self, server: Tree) -> None:
         """Let the frozen base be what a server state makes of it."""
-        if self.algorithm.fold is not None:
+        if self.algorithm.kit.fold is not None:
             self.fold(self.algorithm.broadcast(server))
 
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
@@ -139,7 +165,8 @@ class Site:
             partial(_generator, seed, round_idx, client_id),
             facts_of(algorithm, self.data, client_id, plan),
         )
-        optimizer_state = algorithm.optimizer(received, state) if algorithm.optimizer else {}
+        begin = algorithm.kit.optimizer
+        optimizer_state = begin(received, state) if begin else {}
         data = self.data.client(
             client_id,
             batching=plan.batching._replace(limit=self.trainers.trainer(plan).train_limit),
@@ -185,3 +212,17 @@ def facts_of(
 def _generator(seed: int, round_idx: int, client_id: int, purpose: str) -> torch.Generator:
     """The generator that an algorithm's functions draw from."""
     return torch_generator(seed, f"algorithm: {purpose}", round_idx, client_id)
+
+
+def reference_name(call: str) -> str:
+    """Name of the call on the server's own examples that corresponds to a call of clients."""
+    return f"reference {call}"
+
+
+def reference_site(site: Site, algorithm: Algorithm) -> Site:
+    """A site where the server does on its own examples what a client does in a call.
+
+    Its upload is whole and weighs 1. It keeps no states: those that it makes are dropped.
+    """
+    whole = replace(algorithm, parts={}, weighting="uniform")
+    return replace(site, keeps_residuals=False).of(whole)

@@ -263,7 +263,7 @@ class Federation:
             log.warning("round %d: %s; the model is unchanged", plan.round_idx, shortage)
             return trained
         if algorithm.record is not None and calls.uploads is not None:
-            kept = algorithm.record(self.server, calls.uploads)
+            kept = algorithm.record.rows(self.server, calls.uploads)
             self.engine.site.keep_records(calls.uploads.clients, kept)
         self.server = server
         if not all_finite(self.server):

@@ -8,20 +8,17 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, LocalStage
 from flfast.datamodules.batches import Batch
 from flfast.datamodules.client_data import ClientDataModule
-from flfast.distributed.sharding import add_gradients, shard, sharded_leaves
 from flfast.lit.batchnorm import batchnorm_layers, freeze
 from flfast.lit.joint_leaves import JointLeaves
-from flfast.lit.predictions import PredictionStore
-from flfast.lit.task import LocalTask, ShardedTask, surrogate
-from flfast.models.adapters.frozen_base import copy_to_shard
+from flfast.lit.module_task import Habits
+from flfast.lit.predictions import PredictingModule
+from flfast.lit.task import LocalTask, surrogate
 from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.injection import asks_for
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
@@ -29,33 +26,24 @@ from flfast.state.precision import placed
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
 from flfast.state.weights import buffers, read_buffers, select_weights, write_weights
 from flfast.tasks.classification import CLASSIFICATION
-from flfast.tasks.factored_logits import large_factored
 from flfast.tasks.task_type import TaskType
 
 _log = logging.getLogger(__name__)
 
 
-class LocalModule(L.LightningModule):
+class LocalModule(PredictingModule):
     """A model in local training, with automatic optimization: every Trainer option works.
 
-    `make_optimizer` is for algorithms without an optimizer of their own.
+    `make_optimizer` is for stages without an optimizer of their own.
 
     Attributes:
         params: the model's parameters by name.
         joint: parameters and buffers that the algorithm trains in addition to the model.
         optimizer_state: initial state of the local optimizer; empty for a fresh one.
-        predictions: collects the predictions of the current evaluation pass.
-        personal_models: batch -> outputs of the clients' personal models; None is the server's.
-        forward_pass: inputs -> outputs of the server's model, in evaluation; None is the model.
-        unrepeatable: why the model's local training is no program, if that is known.
-        logged_in_steps: names of numbers that each step logs.
-        validates: whether the local training needs validation after each epoch.
+        habits: what is known of the model's local training.
     """
 
     context: Context
-    logged_in_steps: tuple[str, ...] = ()
-    validates = False
-    unrepeatable: str | None = None
 
     def __init__(
         self,
@@ -65,12 +53,11 @@ class LocalModule(L.LightningModule):
         task_type: TaskType = CLASSIFICATION,
         *,
         freeze_batchnorm: bool = False,
+        habits: Habits | None = None,
     ) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model, task_type)
         self.algorithm = algorithm
-        self.task_type = task_type
-        self.make_optimizer = algorithm.make_optimizer or make_optimizer
+        self.make_optimizer, self.habits = make_optimizer, habits or Habits()
         self.freeze_batchnorm = freeze_batchnorm
         if freeze_batchnorm:
             for _, layer in batchnorm_layers(model):
@@ -79,24 +66,20 @@ class LocalModule(L.LightningModule):
         sent = buffers(model)
         constant = [name for name, _ in model.named_buffers() if name not in sent]
         self._ddp_params_and_buffers_to_ignore = [f"model.{name}" for name in constant]
-        self.mesh: DeviceMesh | None = None
         self.params = dict(model.named_parameters())
-        self._objective_params: Tree = {}
         self.joint = self._joint_leaves({"params": {}, "buffers": {}})
         self._trainable = {name for name, p in self.params.items() if p.requires_grad}
         self.optimizer_state: Tree = {}
-        self.predictions = PredictionStore(task_type)
-        self.personal_models: Callable[[Batch], Tensor] | None = None
-        self.forward_pass: Callable[[Tensor], Tensor] | None = None
         self._logged = {"val/loss"}
 
     def of(self, model: nn.Module, algorithm: Algorithm) -> "LocalModule":
         """A module with the same task and optimizer."""
-        task, freeze = self.task_type, self.freeze_batchnorm
-        copy = type(self)(model, algorithm, self.make_optimizer, task, freeze_batchnorm=freeze)
-        for name in ("unrepeatable", "logged_in_steps", "validates"):
-            setattr(copy, name, getattr(self, name))
-        return copy
+        options: Any = {"freeze_batchnorm": self.freeze_batchnorm, "habits": self.habits}
+        return type(self)(model, algorithm, self.make_optimizer, self.task_type, **options)
+
+    def refuse_programs(self, reason: str | None) -> None:
+        """Note that the local training is no program, if there is a reason."""
+        self.habits = self.habits._replace(unrepeatable=reason)
 
     @contextmanager
     def fitted(
@@ -108,17 +91,6 @@ class LocalModule(L.LightningModule):
     def read_logged(self) -> dict[str, float]:
         """What the local training has logged, by name; nothing but a user's module logs."""
         return {}
-
-    def sharded(self, mesh: DeviceMesh, *, group_params: int) -> "LocalModule":
-        """A copy with sharded parameters on the mesh's device; see `shard`."""
-        # FSDP shards contiguous tensors only.
-        model = copy_to_shard(self.model).to(memory_format=torch.contiguous_format)
-        shard(model, mesh, group_params=group_params)
-        copy = self.of(model, self.algorithm)
-        copy.params = {name: copy.params[name] for name in self.params}  # without a frozen base
-        copy.to(next(model.parameters()).device, next(model.parameters()).dtype)
-        copy.mesh = mesh
-        return copy
 
     def begin(self, context: Context, optimizer_state: Tree) -> None:
         """Start the local training of a client at `context.start`.
@@ -161,8 +133,12 @@ class LocalModule(L.LightningModule):
             p.requires_grad_(name in trained)
         self.num_examples = 0
 
-    def end(self) -> None:
-        """Make the parameters trainable again that the last stage did not train."""
+    def end(self, num_examples: int) -> None:
+        """End a client's local training, which has used so many different examples.
+
+        Parameters that the last stage did not train become trainable again.
+        """
+        self.num_examples = num_examples
         for name, p in self.params.items():
             p.requires_grad_(name in self._trainable)
 
@@ -188,9 +164,13 @@ class LocalModule(L.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """A new local optimizer with its initial state."""
         trained = {name: p for name, p in self.all_params.items() if p.requires_grad}
-        named = {"names": list(trained)} if asks_for(self.make_optimizer, "names") else {}
-        lr = float(self.context.lr)
-        return self.begun(self.make_optimizer(list(trained.values()), lr=lr, **named))
+        make = self.optimizer_of(self._stage)
+        named = {"names": list(trained)} if asks_for(make, "names") else {}
+        return self.begun(make(list(trained.values()), lr=float(self.context.lr), **named))
+
+    def optimizer_of(self, stage: LocalStage) -> Callable[..., Optimizer]:
+        """What makes the local optimizer of a stage."""
+        return stage.optimizer or self.make_optimizer
 
     def begun(self, optimizer: Optimizer) -> Optimizer:
         """The optimizer with its initial state, as the one whose state is read afterwards."""
@@ -223,34 +203,15 @@ class LocalModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Local objective of one batch: `loss` [] to differentiate, `mean` [] to report."""
-        if self.mesh is not None:
-            # Made anew in every step: torch 2.8 and 2.9 move unevenly sharded parameters in the
-            # first forward pass, and older leaves would keep the old values.
-            params = self._objective_params = sharded_leaves(self.params)
-            sharded: Any = {"model_params": params, "mesh": self.mesh, "name": self.algorithm.name}
-            task = ShardedTask(self.model, self.task_type, batch, **sharded)
-            loss = self._loss(task, params, batch, self.context)
-            assert isinstance(loss, DTensor)
-            full = loss.full_tensor()
-            return {"loss": full * batch.scale, "mean": full.detach()}
-        own = {**self.all_params, **self.joint.buffers_by_name}
-        local = self._local_task(self.model, batch, own)
-        return self._objective(local, own, batch, self.context)
-
-    def _local_task(
-        self, model: nn.Module, batch: Batch, model_params: Tree | None = None
-    ) -> LocalTask:
-        weights = self.task_type.weights(batch.targets)
-        return LocalTask(model, self.task_type, model_params=model_params, example_weights=weights)
-
-    def on_after_backward(self) -> None:
-        """With FSDP, add the gradients of parameters that the objective read directly."""
-        if self.mesh is not None:
-            add_gradients(self.params, self._objective_params)
+        params = {**self.all_params, **self.joint.buffers_by_name}
+        return self._objective(self.model, params, batch, self.context)
 
     def _objective(
-        self, task: LocalTask, params: Tree, batch: Batch, ctx: Context
+        self, model: nn.Module, params: Tree, batch: Batch, ctx: Context
     ) -> dict[str, Tensor]:
+        options: Any = {"example_weights": self.task_type.weights(batch.targets)}
+        own_params = params if model is self.model else None
+        task = LocalTask(model, self.task_type, model_params=own_params, **options)
         loss = self._loss(task, params, batch, ctx)
         return {"loss": loss * (batch.scale * batch.rank_factor), "mean": loss.detach()}
 
@@ -277,8 +238,7 @@ class LocalModule(L.LightningModule):
         params |= {n: b.to(device, copy=True) for n, b in self.joint.buffers_by_name.items()}
         if device not in self._contexts:  # copied once per client
             self._contexts[device] = self._placed(self.context, device)
-        task = self._local_task(model, batch)
-        return self._objective(task, params, batch, self._contexts[device])
+        return self._objective(model, params, batch, self._contexts[device])
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Count examples; the stand-in for an empty part of a batch does not count."""
@@ -326,23 +286,6 @@ class LocalModule(L.LightningModule):
                 name,
             )
         super().log(name, *args, **options)
-
-    def on_test_start(self) -> None:
-        """Reset the predictions, except between the parts of a pass of personal models."""
-        if self.personal_models is None:
-            self.predictions.reset()
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Predict a batch with the server's model or with personal models."""
-        predict = self.personal_models
-        outputs = self._outputs(batch.inputs) if predict is None else predict(batch)
-        if batch.rank_factor:
-            self.predictions.update(outputs, batch.targets)
-
-    def _outputs(self, inputs: Tensor) -> Any:
-        if not self.task_type.reads_factors or self.mesh is not None:
-            return (self.forward_pass or self.model)(inputs)
-        return large_factored(self.model, self.model, inputs)
 
     def read_optimizer_state(self) -> Tree:
         """Copy of the local optimizer's state by parameter name, on the CPU.

@@ -1,6 +1,6 @@
-"""The task of a user's LightningModule: its `training_step` is the objective."""
+"""The task of a user's LightningModule: its `training_step` is the objective. And its habits."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
@@ -13,6 +13,20 @@ from flfast.state.tree import Tree
 from flfast.state.weights import layer_inputs
 from flfast.tasks.module import MODULE
 from flfast.tasks.task_type import TaskType
+
+
+class Habits(NamedTuple):
+    """What a model does in local training.
+
+    Attributes:
+        unrepeatable: why it is no program, if that is known.
+        logged_in_steps: names of numbers that each step logs.
+        validates: whether it needs validation after each epoch.
+    """
+
+    unrepeatable: str | None = None
+    logged_in_steps: tuple[str, ...] = ()
+    validates: bool = False
 
 
 class SkippedStepError(Exception):

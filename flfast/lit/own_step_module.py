@@ -104,10 +104,11 @@ class OwnStepModule(LocalModule):
 
     def configured(self) -> Any:
         """What the Trainer gets of `configure_optimizers`."""
-        if not isinstance(self.make_optimizer, ModuleOptimizer):
+        make = self.optimizer_of(self._stage)
+        if not isinstance(make, ModuleOptimizer):
             return super().configure_optimizers()
         configured = user_method(self.model, "configure_optimizers")()
-        self.make_optimizer.adapt(configured, self)
+        make.adapt(configured, self)
         return configured
 
 

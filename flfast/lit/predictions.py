@@ -1,12 +1,19 @@
 """Predictions of an evaluation pass, collected over batches by torchmetrics."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+import lightning as L
+from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
+from flfast.datamodules.batches import Batch
 from flfast.tasks.task_type import Statistics, TaskType
+
+Predict = Callable[[Batch], Any]
+"""A batch -> outputs of the models that predict its examples."""
 
 
 class PredictionStore(Metric):
@@ -39,3 +46,35 @@ class PredictionStore(Metric):
         none = self.task_type.statistics(*self.task_type.no_predictions(num_classes))
         found = zip(self.names, self.compute(), strict=True)
         return {name: tensor.view(-1, *none[name].shape[1:]) for name, tensor in found}
+
+
+class PredictingModule(L.LightningModule):
+    """A model whose predictions a Trainer collects.
+
+    Attributes:
+        model: predicts; see `task_type` for its outputs.
+        task_type: says what is kept of them.
+    """
+
+    def __init__(self, model: nn.Module, task_type: TaskType) -> None:
+        super().__init__()
+        self.model, self.task_type = model, task_type
+        self._predict: Predict | None = None
+        self._predictions: PredictionStore | None = None
+
+    @contextmanager
+    def predicting(self, predict: Predict, predictions: PredictionStore) -> Iterator[None]:
+        """Tests of the Trainer collect, within the context, what `predict` makes of batches."""
+        # As a part of the module, the store is moved with it.
+        self._predict, self._predictions = predict, predictions
+        try:
+            yield
+        finally:
+            self._predict = self._predictions = None
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Predict a batch; see `predicting`."""
+        assert self._predict is not None and self._predictions is not None
+        outputs = self._predict(batch)
+        if batch.rank_factor:
+            self._predictions.update(outputs, batch.targets)

@@ -11,15 +11,61 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch.optim import Optimizer
 
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.evaluation_sets import EvaluationPart
-from flfast.lit.cohort_module import CohortLoader, CohortModule
+from flfast.lit.batchnorm import freeze
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.task import evaluation_mode
 from flfast.state.plan import RoundPlan, batch_limit
 from flfast.state.weights import convert_weights
+
+
+class CohortModule(L.LightningModule):
+    """Manual optimization, because a compiled program takes the local steps.
+
+    Device, precision and strategy are the Trainer's.
+    """
+
+    def __init__(self, local: LocalModule, train_clients: Callable[[Sequence[int]], None]) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.local = local
+        self.train_clients = train_clients
+
+    def configure_optimizers(self) -> list[Optimizer]:
+        """No optimizer: the program updates the parameters."""
+        return []
+
+    def on_train_start(self) -> None:
+        """Freeze BatchNorm if configured."""
+        if self.local.freeze_batchnorm:
+            freeze(self.local.model, frozen=True)
+
+    def on_train_end(self) -> None:
+        """Unfreeze BatchNorm: Lightning warns of layers that enter training in eval mode."""
+        if self.local.freeze_batchnorm:
+            freeze(self.local.model, frozen=False)
+
+    def training_step(self, batch: Sequence[int], batch_idx: int) -> None:
+        """Train the clients whose ids make up the batch."""
+        self.train_clients(batch)
+
+
+class CohortLoader:
+    """A loader of one batch: the ids of the clients that this rank trains in a round."""
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        self._clients = clients
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        yield self._clients
+
 
 _TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
@@ -84,7 +130,7 @@ class ReusedTrainer:
         loop.epoch_loop.batch_progress.reset()
         self.trainer.accumulate_grad_batches = data.epoch.accumulate
         self.trainer.gradient_clip_val = self.clip_value or None
-        if module.validates:
+        if module.habits.validates:
             self.trainer.limit_val_batches = 1.0
         for callback, state in self._callback_states:
             if state:

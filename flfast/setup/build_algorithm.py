@@ -67,7 +67,7 @@ def _with_optimizer_state(state: str, algorithm: Algorithm) -> Algorithm:
     """The algorithm with what becomes of a local optimizer's state between rounds."""
     if state == "reset":
         return algorithm
-    if any(call.training_stages for call in algorithm.calls):
+    if any(call.training_stages for call in algorithm.cohort_calls):
         raise ConfigError(
             f"local_optimizer_state={state} with algorithm={algorithm.name}, whose rounds train "
             f"different weights in turn; allowed: reset"
@@ -138,7 +138,7 @@ def build_optimizer(
         made, allowed = make(copies, lr=config.optimizer.lr), "a torch.optim.Optimizer"
         optimizer = of_kind(made, Optimizer, f"optimizer={target}", allowed=allowed)
         trial_step(optimizer, copies)
-    if algorithm.optimizer is not None:
+    if algorithm.kit.optimizer is not None:
         for p in copies:
             state_tensors(optimizer.state[p], **LOCAL_MESSAGE)
     return make

@@ -8,7 +8,7 @@ import lightning as L
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm, ServerCall
 from flfast.channel.channel import Channel
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
@@ -17,8 +17,7 @@ from flfast.distributed.world import World
 from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning
 from flfast.engines.local_training import LocalTraining
-from flfast.engines.reference import reference_name, reference_site
-from flfast.engines.site import Site
+from flfast.engines.site import Site, reference_name, reference_site
 from flfast.lit.trainers import Trainers
 from flfast.setup.callbacks import build_callbacks
 from flfast.setup.learner import Learner
@@ -80,14 +79,14 @@ def engine_of_site(
     if config.finetune_epochs:
         plain = site.of(Algorithm(name="fine-tuning"))
         finetune = FineTuning(*further("finetuning", plain), config.finetune_epochs)
-    own = replace(site, keeps_residuals=False)  # the server's uploads are not encoded
-    calls = {
-        local.name: further(f"call {local.name}", base.of(local, states=site.states))
-        for base, locals_ in ((site, site.algorithm.calls), (own, site.algorithm.server_calls))
-        for local in locals_
-    }
+    on_server = replace(site, keeps_residuals=False)  # the server's uploads are not encoded
+    calls = {}
+    for local in site.algorithm.calls:
+        base = on_server if isinstance(local, ServerCall) else site
+        called = base.of(local, states=site.states)
+        calls[local.name] = further(f"call {local.name}", called)
     if channel.aggregation.trusted:
-        for one in (site.algorithm, *site.algorithm.calls):
+        for one in (site.algorithm, *site.algorithm.cohort_calls):
             name = reference_name(one.name)
             calls[name] = further(f"call {name}", reference_site(site, one))
     return Engine(site, training, channel=channel, calls=calls, finetune=finetune, decided=decided)

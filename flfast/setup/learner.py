@@ -22,6 +22,7 @@ from flfast.datamodules.federated import FederatedDataModule, Kinds
 from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
+from flfast.lit.module_task import Habits
 from flfast.lit.own_step_module import OwnStepModule
 from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import Adapted
@@ -137,7 +138,7 @@ def _of_model(
     algorithm = build_algorithm(config, initial, model, objects, num_clients=num_clients, **offers)
     if misfit is not None and not algorithm.slices:
         raise misfit
-    if algorithm.fold is not None and has_rounded(model):
+    if algorithm.kit.fold is not None and has_rounded(model):
         raise ConfigError(
             f"algorithm={algorithm.name} with adapter.base_bits=8: it adds small changes to the "
             "base, which 8 bits would lose; allowed: adapter.base_bits=null, or another algorithm"
@@ -151,12 +152,9 @@ def _of_model(
         by_hand, several = not model.automatic_optimization, trial.optimizer.several
         check_steps(algorithm, initial, config, by_hand=by_hand, several=several)
     make_optimizer = build_optimizer(config, model, algorithm, trial and trial.optimizer)
-    module = kind(
-        *(model, algorithm, make_optimizer, task_type), freeze_batchnorm=config.bn == "frozen"
-    )
-    if trial is not None:
-        module.unrepeatable, module.logged_in_steps = trial.unrepeatable, trial.logged_in_steps
-        module.validates = trial.monitors
+    habits = trial and Habits(trial.unrepeatable, trial.logged_in_steps, trial.monitors)
+    options: Any = {"freeze_batchnorm": config.bn == "frozen", "habits": habits}
+    module = kind(model, algorithm, make_optimizer, task_type, **options)
     if privacy.check_model is not None:  # after bn=frozen has frozen BatchNorm
         privacy.check_model(model)
     return Learner(data, module, initial, adapted, privacy, capabilities, topology)
@@ -247,7 +245,7 @@ def _equal(leaves: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 def _shared(learner: Learner) -> dict[str, torch.Size]:
     """Names and shapes of what clients get from the server, and change."""
     algorithm, initial = learner.module.algorithm, learner.initial
-    if algorithm.place is not None:  # which the algorithm has checked
+    if algorithm.kit.place is not None:  # which the algorithm has checked
         return {}
     trees = first_downloads(algorithm, initial)(0), shared_weights(algorithm, initial)
     return {name: leaf.shape for tree in trees for name, leaf in named_leaves(tree, separator="/")}

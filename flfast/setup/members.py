@@ -32,7 +32,7 @@ def try_models(config: DictConfig, learner: Learner) -> None:
         module = one.module
         if isinstance(module.model, UserModule):  # which was tried when it was made
             continue
-        module.unrepeatable = try_training(name, module.model, one.data, bn=config.bn)
+        module.refuse_programs(try_training(name, module.model, one.data, bn=config.bn))
         _try_slice(name, one, learner)
 
 

@@ -90,7 +90,8 @@ class MemoryProbe:
         largest = int(np.argmax(self.data.client_sizes))
         facts = facts_of(algorithm, self.data, largest, self.plan)
         context = Context(server, client, start, lr, lambda purpose: torch.Generator(), facts)
-        module.begin(context, algorithm.optimizer(server, client) if algorithm.optimizer else {})
+        begin = algorithm.kit.optimizer
+        module.begin(context, begin(server, client) if begin else {})
         for stage in algorithm.stages:
             if isinstance(stage, LocalStage):
                 module.begin_stage(stage._replace(trains=None), context)

@@ -148,7 +148,7 @@ def _load_checkpoint(saved: SavedRun, site: Site, learner: Learner, *, personal:
 def _load_files(saved: SavedRun, site: Site, learner: Learner, *, personal: bool) -> _Loaded:
     """The models that a run wrote at its end, which need no algorithm any more."""
     initial, adapted, algorithm = learner.initial, learner.adapted, site.algorithm
-    folds = algorithm.fold is not None
+    folds = algorithm.kit.fold is not None
     name = "model.pt" if adapted is None or folds else f"{ADAPTER}/{FILE}"
     path = saved.folder / name if saved.model is None else saved.model
     server = initial

@@ -351,7 +351,7 @@ def test_a_local_step_in_several_batches_is_that_of_one_or_is_refused(federation
         return federation_of(name, smallest(name), batching=batching, rounds=2)
 
     whole = federation(Batching(6))
-    everybody = (whole.algorithm, *whole.algorithm.calls, *whole.algorithm.server_calls)
+    everybody = (whole.algorithm, *whole.algorithm.calls)
     splits = all(algorithm.splits_batches for algorithm in everybody)
     expected = outcome(ran(whole, EagerTraining)) if splits else None
     for batching, message in SPLITS:

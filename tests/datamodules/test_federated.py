@@ -20,6 +20,7 @@ from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.lit.local_module import LocalModule
+from flfast.lit.predictions import PredictionStore
 from flfast.state.plan import Batching
 from flfast.state.weights import read_weights
 
@@ -133,6 +134,14 @@ def trainer(tmp_path, **options):
     )
 
 
+def targets_of(tmp_path, made, data):
+    """Targets of the examples that a plain Trainer has predicted."""
+    store = PredictionStore(made.task_type)
+    with made.predicting(lambda batch: made.model(batch.inputs), store):
+        trainer(tmp_path).test(made, datamodule=data, verbose=False)
+    return store.collect(4)["targets"]
+
+
 def test_a_plain_trainer_runs_on_the_whole_and_on_one_client(tmp_path):
     """The data modules are Lightning's: no federation is needed."""
     data = federated(examples(), natural_of(4), split=(0.2, 0.2))
@@ -141,10 +150,8 @@ def test_a_plain_trainer_runs_on_the_whole_and_on_one_client(tmp_path):
     assert whole.num_seen == sum(len(data.splits["train"].indices_of(k)) for k in range(4))
     trainer(tmp_path).fit(alone, datamodule=data.client(2))
     assert alone.num_seen == len(data.splits["train"].indices_of(2))
-    trainer(tmp_path).test(whole, datamodule=data, verbose=False)
-    assert len(whole.predictions.collect(4)["targets"]) == len(data.central_test)
-    trainer(tmp_path).test(whole, datamodule=data.client(1), verbose=False)
-    assert len(whole.predictions.collect(4)["targets"]) == len(data.splits["test"].indices_of(1))
+    assert len(targets_of(tmp_path, whole, data)) == len(data.central_test)
+    assert len(targets_of(tmp_path, whole, data.client(1))) == len(data.splits["test"].indices_of(1))
 
 
 def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):
@@ -153,8 +160,7 @@ def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):
     assert set(evaluation.sets) == {"global", "local", "val"}
     assert len(evaluation.indices) == len(set(evaluation.indices)) == 16
     made = module()
-    trainer(tmp_path).test(made, datamodule=evaluation, verbose=False)
-    targets = made.predictions.collect(4)["targets"].numpy()
+    targets = targets_of(tmp_path, made, evaluation).numpy()
     labels = data.examples.targets.numpy()
     for name, split in (("local", "test"), ("val", "val")):
         part = evaluation.sets[name]

@@ -16,7 +16,7 @@ from docs.what_leaves import (
     sent_up,
     table,
 )
-from flfast.algorithms.contract import Algorithm, Part
+from flfast.algorithms.contract import Algorithm, Part, Record
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_what_an_upload_tells_of_labels_is_found(part, told):
 
 
 def test_a_weight_made_of_label_counts_is_found():
-    _, seen = watched(facts=("labels",), weight=lambda done, ctx: float(ctx.facts["labels"][0]))
+    _, seen = watched(facts=("labels",), weighting=lambda done, ctx: float(ctx.facts["labels"][0]))
     assert weight(seen) == "own, from label counts"
     assert weight(watched()[1]) == "examples"
 
@@ -77,8 +77,10 @@ def test_weights_of_another_client_are_found(share, found):
     rounds, seen = watched(
         parts={"params": Part("rows")},
         server_step=lambda server, uploads: server,
-        first_record=lambda server: {n: torch.zeros_like(x) for n, x in server["params"].items()},
-        record=lambda server, uploads: uploads.rows["params"],
+        record=Record(
+            lambda server, uploads: uploads.rows["params"],
+            first=lambda server: {n: torch.zeros_like(x) for n, x in server["params"].items()},
+        ),
         send=send,
     )
     assert others_in(seen, rounds) == found

@@ -8,7 +8,8 @@ from engine_runs import ran
 from references import Reference, initial, vector
 from sampling import others_slow
 
-from flfast.algorithms.contract.algorithm import Algorithm
+from flfast.algorithms.contract.algorithm import Algorithm, ServerCall
+from flfast.algorithms.contract.client import LocalStage
 from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
@@ -26,7 +27,7 @@ from flfast.state.tree import add
 from flfast.zoo.federation.selections.oort import oort
 
 SIZES, NUM_SERVER = (7, 3, 5), 9
-PLAIN = Algorithm(name="training on the server")
+PLAIN = ServerCall(name="training on the server")
 OWN = {"steps": 4, "lr": 0.05, "batch_size": 2}
 
 
@@ -37,7 +38,7 @@ def first_the_clients(local=PLAIN, **options):
         server = add(server, rnd.call(server).mean)
         return add(server, rnd.on_server(server, local, **options))
 
-    return Algorithm(name="further", round=run, server_calls=(local,))
+    return Algorithm(name="further", round=run, calls=(local,))
 
 
 @pytest.fixture
@@ -79,8 +80,8 @@ def test_the_server_trains_as_one_more_client(make, engine, options):
 
 def test_an_optimizer_of_its_own_and_a_measure(make):
     """A call may have another optimizer than the clients, or none at all."""
-    descend = replace(PLAIN, make_optimizer=torch.optim.Adam)
-    gradient = Algorithm(
+    descend = replace(PLAIN, stages=(LocalStage(optimizer=torch.optim.Adam),))
+    gradient = ServerCall(
         name="gradient on the server",
         facts=("examples",),
         stages=(GRADIENT,),
@@ -96,7 +97,7 @@ def test_an_optimizer_of_its_own_and_a_measure(make):
             torch.testing.assert_close(change, -0.01 * first[name].sign(), rtol=0, atol=1e-5)
         return add(server, rnd.call(server).mean)
 
-    ran(make(Algorithm(name="two", round=run, server_calls=(descend, gradient))), FusedTraining)
+    ran(make(Algorithm(name="two", round=run, calls=(descend, gradient))), FusedTraining)
 
 
 def rows_of(federation):
@@ -147,7 +148,7 @@ def test_nothing_happens_to_its_upload(make):
         found.append(rnd.on_server(server, PLAIN))
         return add(server, rnd.call(server).mean)
 
-    algorithm = Algorithm(name="both", round=run, server_calls=(PLAIN,))
+    algorithm = Algorithm(name="both", round=run, calls=(PLAIN,))
     for own in (Channel(), channel):
         federation = make(algorithm, rounds=1)
         federation.engine.channel = own
@@ -197,12 +198,12 @@ def test_training_that_diverges_ends_the_run(make):
 
 
 def test_the_server_has_no_client_state():
-    stateful = Algorithm(name="remembering", client_state=lambda broadcast: {"n": torch.zeros(1)})
+    stateful = ServerCall(name="remembering", client_state=lambda broadcast: {"n": torch.zeros(1)})
     with pytest.raises(ValueError, match="remembering has a client_state"):
-        Algorithm(name="outer", server_calls=(stateful,))
+        Algorithm(name="outer", calls=(stateful,))
 
 
 def test_calls_have_names_of_their_own():
     """Engines find them by name."""
     with pytest.raises(ValueError, match="algorithm=outer: calls of one name: outer, one, one"):
-        Algorithm(name="outer", calls=(Algorithm(name="one"),), server_calls=(Algorithm("one"),))
+        Algorithm(name="outer", calls=(Algorithm(name="one"), ServerCall("one")))

@@ -13,9 +13,8 @@ from flfast.algorithms.ditto import ditto
 from flfast.algorithms.fedavg import fedavg
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
-from flfast.lit.cohort_module import CohortModule
 from flfast.lit.local_module import LocalModule
-from flfast.lit.trainers import ReusedTrainer, overridden_hooks
+from flfast.lit.trainers import CohortModule, ReusedTrainer, overridden_hooks
 from flfast.state.plan import Batching
 
 

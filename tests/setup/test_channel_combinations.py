@@ -16,7 +16,7 @@ from flfast.channel.privacy.privacy import Privacy
 from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.engines.eager import EagerTraining
-from flfast.engines.reference import reference_name, reference_site
+from flfast.engines.site import reference_name, reference_site
 from flfast.setup.protection import build_privacy, protect
 from flfast.setup.robustness import build_channel
 from flfast.state.tree import all_finite

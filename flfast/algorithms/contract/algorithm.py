@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from flfast.algorithms.contract.client import (
     Context,
     Fact,
     Finished,
     Gradient,
+    KitFunctions,
     LocalStage,
     Measure,
     Objective,
     Task,
 )
-from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.records import Record, Records
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree, add
@@ -60,7 +60,7 @@ class Round(Protocol):
     def on_server(
         self,
         server: Tree,
-        local: "Algorithm",
+        local: "ServerCall",
         *,
         steps: int | None = None,
         lr: float | None = None,
@@ -73,7 +73,7 @@ class Round(Protocol):
 
         Args:
             server: what `local.broadcast` and `local.send` read.
-            local: what is done, one of `Algorithm.server_calls`.
+            local: what is done, one of `Algorithm.calls`.
             steps: local steps; None is as many epochs or steps as the clients take.
             lr: learning rate; None is that of the clients.
             batch_size: examples per step, -1 for all; None is that of the clients.
@@ -112,23 +112,19 @@ class Algorithm:
     Attributes:
         name: for titles and messages.
         tasks: that it works for. One that computes with classes is for `classification`.
-        weighting: weights of the mean of uploads: training examples used, or 1.
-        weight: (`Finished`, context) -> another weight, >= 0.
+        weighting: weights of the mean of uploads: training examples used, or 1; or a function
+            (`Finished`, context) -> another weight, >= 0.
         evaluate_server: whether the server has a complete model, to evaluate and to save.
         server_state: initial weights -> server state, with `params` and `buffers`.
         client_state: broadcast -> state of a client in its first round. Clients keep states
             between rounds if an algorithm has this function.
         broadcast: server state -> what every client of the cohort receives.
-        fold: broadcast -> what it changes of the frozen base of `adapter=lora`: for the name of a
-            factor A, the sum of products B A [out, in * kernel] that the layer's weight has got.
-            None changes nothing.
         send: (server state, `Records`, ids of K clients) -> what each of them receives beside the
             broadcast, each leaf [K, ...]. All functions of clients get both as their broadcast.
             The clients are the cohort. For `personal` they are any, and no row may depend on the
             other clients.
-        record: (server state, `Uploads`) -> what the server keeps of each client that uploaded,
-            each leaf [K, ...]; some part must have the rule `rows`. None keeps nothing.
-        first_record: server state -> what `Records` has of a client that has not uploaded yet.
+        record: what the server keeps of each client that uploaded; some part must have the rule
+            `rows`. None keeps nothing.
         start: (broadcast, client state) -> initial weights of local training. They may have
             leaves that the model lacks: the local optimizer trains such parameters, and `loss`
             may change such buffers in place.
@@ -137,9 +133,6 @@ class Algorithm:
             server's examples, which all clients know, as the model reads them: `inputs` [P, ...]
             and `targets` [P].
         stages: stages of local training and measures, in order, each over the client's examples.
-        optimizer: (broadcast, client state) -> initial state of the local optimizer by parameter
-            name; None starts fresh every round.
-        make_optimizer: (parameters, lr=...) -> the local optimizer; None is that of the run.
         loss: local objective. It gets all parameters, and the buffers that the model lacks.
         gradient: instead of an objective: what each local step gets. Batches are never split.
         separable: whether the objective is a mean over examples. Only then may the batch of a
@@ -149,59 +142,49 @@ class Algorithm:
         finish: (`Finished`, context) -> (upload, new client state). An upload is a change, so a
             client that learned nothing uploads zeros, and no step of the channel knows what it
             is added to. By default it is `Context.change` of the final weights.
-        place: (upload, broadcast) of a client whose upload is not like those of others -> parts in
-            place of those of the upload, alike for all clients: a slice of the model among zeros,
-            and a `mask` of where it is; or a member's model among zeros for those of others. It
-            acts when the upload has arrived. None leaves uploads as they are.
         parts: parts of the upload, by top-level key. Others are learned and averaged; `params` and
             `buffers` among them are changes of what was broadcast under the same name.
         server_step: (server state, `Uploads`) -> new server state; by default the state plus the
             mean of the uploads.
         round: (server state, `Round`) -> new server state; None is one call and `server_step`.
-        calls: what else `round` calls the cohort for. Only the fields up to `parts` count, except
-            `record`. One with a `client_state` reads and writes the algorithm's client states.
-        server_calls: what `round` does on the server's own examples; the run must have some. As
-            `calls`, without a `client_state`.
+        calls: what else `round` calls the cohort for, or does on the server (`ServerCall`). Only
+            the fields up to `parts` count, except `record`. One with a `client_state` reads and
+            writes the algorithm's client states.
         personal: (broadcast, client state) -> weights to evaluate the client with; None: clients
             have no personal models.
         predict: (task, weights by name, batch) -> logits [B, C] of a client's own model, in
             evaluation mode; None is the model's forward. `personal` may then give leaves that the
             model lacks.
+        kit: what wrappers and families of algorithms set; see `KitFunctions`.
     """
 
     name: str
     tasks: tuple[TaskName, ...] = get_args(TaskName)
-    weighting: Weighting = "samples"
-    weight: Callable[[Finished, Context], float] | None = None
+    weighting: Weighting | Callable[[Finished, Context], float] = "samples"
     evaluate_server: bool = True
     server_state: Callable[[Tree], Tree] = _initial
     client_state: Callable[[Tree], Tree] = _stateless
     broadcast: Callable[[Tree], Tree] = model_weights
-    fold: Callable[[Tree], Tree] | None = None
     send: Callable[[Tree, Records, Sequence[int]], Tree] | None = None
-    record: Callable[[Tree, Uploads], Tree] | None = None
-    first_record: Callable[[Tree], Tree] = _stateless
+    record: Record | None = None
     start: Callable[[Tree, Tree], Tree] = _start
     facts: tuple[Fact, ...] = ()
     stages: tuple[LocalStage | Measure, ...] = (LocalStage(),)
-    optimizer: Callable[[Tree, Tree], Tree] | None = None
-    make_optimizer: Callable[..., Optimizer] | None = None
     loss: Objective = _task_loss
     gradient: Gradient | None = None
     separable: bool = True
     correct: Callable[[Tree, Tree, Context], Tree] | None = None
     finish: Callable[[Finished, Context], tuple[Tree, Tree]] = _upload_change
-    place: Callable[[Tree, Tree], Tree] | None = None
     parts: Mapping[str, Part] = field(default_factory=dict)
     server_step: Callable[[Tree, Uploads], Tree] = _add_mean
     round: Callable[[Tree, Round], Tree] | None = None
     calls: tuple["Algorithm", ...] = ()
-    server_calls: tuple["Algorithm", ...] = ()
     personal: Callable[[Tree, Tree], Tree] | None = None
     predict: Callable[[Task, Tree, Batch], Tensor] | None = None
+    kit: KitFunctions = field(default_factory=KitFunctions)
 
     def __post_init__(self) -> None:
-        names = [call.name for call in (self, *self.calls, *self.server_calls)]
+        names = [call.name for call in (self, *self.calls)]
         if len({*names}) < len(names):
             raise ValueError(f"algorithm={self.name}: calls of one name: {', '.join(names)}")
         for call in self.server_calls:
@@ -229,12 +212,22 @@ class Algorithm:
     @property
     def uploads_changes(self) -> bool:
         """Whether uploads are `Context.change` of the final weights, and weigh by their counts."""
-        return self.finish is _upload_change and self.weight is None and self.place is None
+        return self.finish is _upload_change and not (self.has_own_weights or self.kit.place)
 
     @property
     def slices(self) -> bool:
         """Whether clients have parts of one model."""
-        return self.place is not None and "mask" in self.parts
+        return self.kit.place is not None and "mask" in self.parts
+
+    @property
+    def cohort_calls(self) -> tuple["Algorithm", ...]:
+        """The calls of the cohort."""
+        return tuple(call for call in self.calls if not isinstance(call, ServerCall))
+
+    @property
+    def server_calls(self) -> tuple["ServerCall", ...]:
+        """The calls on the server's own examples."""
+        return tuple(call for call in self.calls if isinstance(call, ServerCall))
 
     def one_round(self, server: Tree, rnd: Round) -> Tree:
         """The server state after a round."""
@@ -260,14 +253,19 @@ class Algorithm:
         return stage.loss or self.loss, stage.gradient
 
     @property
+    def has_own_weights(self) -> bool:
+        """Whether clients compute the weights of their uploads."""
+        return callable(self.weighting)
+
+    @property
     def weighs_equally(self) -> bool:
         """Whether all uploads weigh the same."""
-        return self.weight is None and self.weighting == "uniform"
+        return self.weighting == "uniform"
 
     def weight_of(self, done: Finished, ctx: Context) -> float:
         """Weight of an upload in the mean."""
-        if self.weight is not None:
-            return self.weight(done, ctx)
+        if callable(self.weighting):
+            return self.weighting(done, ctx)
         return float(done.num_examples) if self.weighting == "samples" else 1.0
 
     @property
@@ -281,24 +279,6 @@ class Algorithm:
         return frozenset(name for name, part in self.parts.items() if part.stale == "keep")
 
 
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "weight": ("done", "context"),
-    "server_state": ("weights",),
-    "client_state": ("broadcast",),
-    "broadcast": ("server",),
-    "fold": ("broadcast",),
-    "send": ("server", "records", "clients"),
-    "record": ("server", "uploads"),
-    "first_record": ("server",),
-    "start": ("broadcast", "client"),
-    "optimizer": ("broadcast", "client"),
-    "loss": ("context",),
-    "gradient": ("context",),
-    "correct": ("context",),
-    "finish": ("done", "context"),
-    "server_step": ("server", "uploads"),
-    "round": ("server", "round"),
-    "personal": ("broadcast", "client"),
-}
-"""The last arguments of each function of an `Algorithm`, for wrappers. `make_optimizer`, `place`
-and `predict` read nothing that a wrapper changes."""
+@dataclass(frozen=True)
+class ServerCall(Algorithm):
+    """What a round does on the server's own examples, of which the run must have some."""

@@ -13,9 +13,10 @@ def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
 
     `initial` are the weights of the model before round 1.
     """
+    own_weights = algorithm.has_own_weights or None
     breaks: dict[str, str | None] = {
         **_of_parts(algorithm, shared_weights(algorithm, initial)),
-        "equal clients": "clients count something of their own" if algorithm.weight else None,
+        "equal clients": own_weights and "clients count something of their own",
         "one broadcast": "every client gets something else" if algorithm.send else None,
         "one call": "its rounds are more than one call of the clients"
         if algorithm.round
@@ -25,7 +26,7 @@ def capabilities_of(algorithm: Algorithm, initial: Tree) -> Capabilities:
     }
     tasks = [task for task in METRICS if algorithm.works_for(task)]
     breaks |= dict.fromkeys(METRICS.keys() - tasks, f"it is for {', '.join(tasks)}")
-    if any(local.weight is not None for local in (algorithm, *algorithm.calls)):
+    if any(local.has_own_weights for local in (algorithm, *algorithm.cohort_calls)):
         breaks["known weights"] = "its weights are not numbers of examples"
     needs: dict[str, object] = {
         "rounds": algorithm.round or algorithm.send or algorithm.record,
@@ -42,12 +43,13 @@ def _of_parts(algorithm: Algorithm, shared: Tree) -> dict[str, str | None]:
 
     `shared` are the weights whose changes clients upload.
     """
-    parts = [pair for local in (algorithm, *algorithm.calls) for pair in local.parts.items()]
+    every = (algorithm, *algorithm.cohort_calls)
+    parts = [pair for local in every for pair in local.parts.items()]
     rows = [name for name, part in parts if part.rule == "rows"]
     bare = [name for name, part in parts if not part.learned or part.over is not None]
     if not bare and any(not leaf.is_floating_point() for leaf in leaves(shared)):
         bare = ["counts of BatchNorm (model.norm=group and bn=local have none)"]
-    if not bare and algorithm.weight is not None:
+    if not bare and algorithm.has_own_weights:
         bare = ["weights that clients compute from their examples"]
     others = [
         name
@@ -55,7 +57,7 @@ def _of_parts(algorithm: Algorithm, shared: Tree) -> dict[str, str | None]:
         if part.learned and (part.over or part.rule == "sum" or part.stale == "refuse")
     ]
     combined = sorted(algorithm.parts.keys() & {*WEIGHTS})
-    sliced = "its uploads are parts of the model of different sizes" if algorithm.place else None
+    sliced = algorithm.kit.place and "its uploads are parts of the model of different sizes"
     return {
         "equal uploads": sliced,
         "sums": f"the server needs {rows[0]} of each client" if rows else sliced,
@@ -71,7 +73,7 @@ def _why_not_one_objective(algorithm: Algorithm) -> str | None:
     """Why clients do more than one training stage of a plain objective; None if they do not."""
     stages = algorithm.training_stages
     reasons = {
-        "it calls clients for more than local training": algorithm.calls or algorithm.server_calls,
+        "it calls clients for more than local training": algorithm.calls,
         "it measures clients' examples beside training": len(stages) < len(algorithm.stages),
         "it uses how many examples of each class a client has": "labels" in algorithm.facts,
         f"it trains in {len(stages)} stages": len(stages) != 1,

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from flfast.datamodules.batches import Batch
 from flfast.state.tree import Tree, sub
@@ -101,7 +102,7 @@ class Finished(NamedTuple):
         num_examples: distinct training examples used.
         num_steps: local steps taken.
         optimizer: state of the local optimizer by parameter name; empty unless
-            `Algorithm.optimizer` is set.
+            `KitFunctions.optimizer` is set.
     """
 
     weights: Tree
@@ -138,6 +139,7 @@ class LocalStage(NamedTuple):
         gradient: instead of an objective. Without both, the stage has the algorithm's.
         lr: factor of the local learning rate, > 0.
         begin: (weights, context) -> weights that the stage starts from, joint leaves included.
+        optimizer: (parameters, lr=...) -> the stage's optimizer; None is that of the run.
     """
 
     trains: Collection[str] | None = None
@@ -147,6 +149,27 @@ class LocalStage(NamedTuple):
     gradient: Gradient | None = None
     lr: float = 1.0
     begin: Callable[[Tree, Context], Tree] | None = None
+    optimizer: Callable[..., Optimizer] | None = None
+
+
+class KitFunctions(NamedTuple):
+    """Functions of an `Algorithm` that its author needs no thought of: the kit sets them.
+
+    Attributes:
+        optimizer: (broadcast, client state) -> initial state of the local optimizer by parameter
+            name; None starts fresh every round.
+        fold: broadcast -> what it changes of the frozen base of `adapter=lora`: for the name of a
+            factor A, the sum of products B A [out, in * kernel] that the layer's weight has got.
+            None changes nothing.
+        place: (upload, broadcast) of a client whose upload is not like those of others -> parts in
+            place of those of the upload, alike for all clients: a slice of the model among zeros,
+            and a `mask` of where it is; or a member's model among zeros for those of others. It
+            acts when the upload has arrived. None leaves uploads as they are.
+    """
+
+    optimizer: Callable[[Tree, Tree], Tree] | None = None
+    fold: Callable[[Tree], Tree] | None = None
+    place: Callable[[Tree, Tree], Tree] | None = None
 
 
 class Measure(NamedTuple):

@@ -86,7 +86,8 @@ class Downloads:
         self.orders, self.num_clients = orders or {}, len(clients)
         self._places = {client_id: place for place, client_id in enumerate(clients)}
         if algorithm.send is not None and clients:
-            known = Records(partial(algorithm.first_record, server), records)
+            first = partial(algorithm.record.first, server) if algorithm.record else Tree
+            known = Records(first, records)
             self._rows = algorithm.send(server, known, clients)
         if encode is None:
             self.broadcast, self.num_bytes = self.exact, num_bytes(self.exact)
@@ -153,7 +154,16 @@ def shared_weights(algorithm: Algorithm, initial: Tree) -> Tree:
     if shared["params"]:
         return shared
     # The server broadcasts nothing: it may know clients' own models instead.
-    return algorithm.first_record(algorithm.server_state(initial))
+    return first_record(algorithm, initial)
+
+
+def first_record(algorithm: Algorithm, initial: Tree) -> Tree:
+    """The server's record of a client before round 1; empty if it keeps none.
+
+    `initial` are the initial weights of the model.
+    """
+    record = algorithm.record
+    return record.first(algorithm.server_state(initial)) if record else {}
 
 
 def joint_leaves(algorithm: Algorithm, weights: Tree) -> Tree:

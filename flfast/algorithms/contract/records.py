@@ -1,11 +1,26 @@
 """Records: what the server keeps of each client between rounds."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree, tree_map
+
+
+class Record(NamedTuple):
+    """What an algorithm lets the server keep of each client.
+
+    Attributes:
+        rows: (server state, `Uploads`) -> the new records of the clients that uploaded, each leaf
+            [K, ...].
+        first: server state -> what `Records` has of a client that has not uploaded yet.
+    """
+
+    rows: Callable[[Tree, Uploads], Tree]
+    first: Callable[[Tree], Tree]
 
 
 class Records:

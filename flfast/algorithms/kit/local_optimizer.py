@@ -30,7 +30,7 @@ def keep_optimizer(algorithm: Algorithm) -> Algorithm:
     return replace(
         inner,
         client_state=client_state,
-        optimizer=lambda broadcast, client: client["optimizer"],
+        kit=inner.kit._replace(optimizer=lambda broadcast, client: client["optimizer"]),
         finish=finish,
     )
 
@@ -68,7 +68,7 @@ def average_optimizer(algorithm: Algorithm) -> Algorithm:
         keeping,
         server_state=lambda weights: {**algorithm.server_state(weights), "optimizer": {}},
         broadcast=lambda server: {**algorithm.broadcast(server), "optimizer": server["optimizer"]},
-        optimizer=optimizer,
+        kit=keeping.kit._replace(optimizer=optimizer),
         finish=finish,
         parts={**algorithm.parts, "optimizer_counts": Part(learned=False)},
         server_step=server_step,

@@ -16,6 +16,7 @@ from flfast.algorithms.contract import (
     Batch,
     Context,
     Finished,
+    KitFunctions,
     Part,
     Task,
     Uploads,
@@ -76,7 +77,7 @@ def averaged_slices(
             **sliced(model_weights(server), initial, shift(server)),
             **{key: server[key] for key in counter},
         },
-        place=place,
+        kit=KitFunctions(place=place),
         parts={"params": _CHANGE, "buffers": _CHANGE, "mask": Part(learned=False)},
         server_step=server_step,
     )
@@ -93,7 +94,7 @@ def with_masked_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
     rows = {name: initial["params"][name] for name in names if name in initial["params"]}
     like = next((leaf.new_ones(len(leaf)) for leaf in rows.values()), None)
     every = {} if like is None else {"classes": like}
-    placed = algorithm.place
+    placed = algorithm.kit.place
     assert placed is not None
 
     def present(ctx: Context) -> Tensor:
@@ -130,7 +131,7 @@ def with_masked_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
         loss=loss,
         client_state=lambda broadcast: every,
         finish=finish,
-        place=place,
+        kit=algorithm.kit._replace(place=place),
         parts={**algorithm.parts, **dict.fromkeys(every, Part(learned=False))},
         personal=personal,
     )

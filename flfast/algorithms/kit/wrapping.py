@@ -5,9 +5,31 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from flfast.algorithms.contract import ARGUMENTS, Algorithm, Context
+from flfast.algorithms.contract import Algorithm, Context
 
 Function = Callable[..., Any]
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "weighting": ("done", "context"),
+    "server_state": ("weights",),
+    "client_state": ("broadcast",),
+    "broadcast": ("server",),
+    "send": ("server", "records", "clients"),
+    "record.rows": ("server", "uploads"),
+    "record.first": ("server",),
+    "start": ("broadcast", "client"),
+    "loss": ("context",),
+    "gradient": ("context",),
+    "correct": ("context",),
+    "finish": ("done", "context"),
+    "server_step": ("server", "uploads"),
+    "round": ("server", "round"),
+    "personal": ("broadcast", "client"),
+    "kit.optimizer": ("broadcast", "client"),
+    "kit.fold": ("broadcast",),
+}
+"""The last arguments of each function of an `Algorithm`, also within a record. `predict` and the
+kit's `place` read nothing that a wrapper changes."""
+
 _OF_STAGES = ("loss", "gradient", "begin", "sums")
 _NONE: Mapping[str, Function] = MappingProxyType({})
 
@@ -21,12 +43,12 @@ def viewed(
         algorithm: any.
         views: kind of argument, see `ARGUMENTS` -> (argument) -> what the algorithm's functions
             get in its place. `download` gets (broadcast, client state) and returns both.
-        results: name of a field -> (result of its function) -> the wrapped function's result.
+        results: name of a function -> (result of its function) -> the wrapped function's result.
     """
 
-    def seen(fn: Function | None, kinds: tuple[str, ...], result: Function | None = None) -> Any:
+    def seen(fn: Any, kinds: tuple[str, ...], result: Function | None = None) -> Any:
         changes = {*views} & {*kinds} or ("download" in views and kinds == ("broadcast", "client"))
-        if fn is None or fn is Algorithm.loss or not (changes or result):
+        if not callable(fn) or fn is Algorithm.loss or not (changes or result):
             return fn
 
         def call(*args: Any) -> Any:
@@ -35,11 +57,17 @@ def viewed(
 
         return call
 
-    changed = {
-        name: seen(getattr(algorithm, name), kinds, results.get(name))
-        for name, kinds in ARGUMENTS.items()
-        if name != "client_state" or algorithm.stateful
-    }
+    changed: dict[str, Any] = {}
+    for path, kinds in ARGUMENTS.items():
+        name, _, part = path.partition(".")
+        given = changed.get(name, getattr(algorithm, name))
+        if not part:
+            changed[name] = seen(given, kinds, results.get(path))
+        elif given is not None:
+            fn = seen(getattr(given, part), kinds, results.get(path))
+            changed[name] = given._replace(**{part: fn})
+    if not algorithm.stateful:
+        changed["client_state"] = algorithm.client_state
     stages = [
         stage._replace(
             **{

@@ -20,11 +20,15 @@ from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.engines.evaluation.metrics import GroupMetrics, set_metrics
 from flfast.engines.evaluation.personal_models import PersonalModels, faster_vmapped
 from flfast.engines.site import Site
+from flfast.lit.local_module import LocalModule
+from flfast.lit.predictions import Predict, PredictionStore
+from flfast.lit.strategies.fsdp import ShardedModule
 from flfast.state.plan import RoundPlan
 from flfast.state.precision import widest_float
 from flfast.state.store import own_state
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, write_weights
+from flfast.tasks.factored_logits import large_factored
 from flfast.tasks.task_type import Statistics
 
 PERSONAL_BYTES = 1 << 28
@@ -59,6 +63,7 @@ class Evaluation:
         if finetune is not None:
             passes.append(("finetuned", "new_finetuned"))
         self._passes = passes
+        self._forwards: dict[LocalModule, JoinedForward] = {}
         self._held_out = set(data.held_out.tolist())
         self._data = lru_cache(maxsize=None, typed=True)(
             partial(EvaluationDataModule, data, rank_share=RankShare(world.rank, world.size))
@@ -125,43 +130,58 @@ class Evaluation:
             data = self._data(names, limit=limit, shard_batches=together, fraction=fraction)
             if not data.sets:
                 continue
-            module.predictions.reset()
+            store = PredictionStore(module.task_type)
             if data.personal:
-                self._predict_personal(server, plan, data)
+                self._predict_personal(server, plan, data, store)
             elif len(data.indices):
                 write_weights(module.model, server)
-                if module.forward_pass is None:
-                    module.forward_pass = JoinedForward(module.model)
-                trainer.test(module, data)
+                with module.predicting(self._server_model(module), store):
+                    trainer.test(module, data)
             modules.append(data)
-            own.append(_where_float64_is(module.predictions.collect(self._site.data.num_classes)))
+            own.append(_where_float64_is(store.collect(self._site.data.num_classes)))
         return list(zip(modules, _of_all_ranks(self._site.world, own), strict=True))
 
-    def _predict_personal(self, server: Tree, plan: RoundPlan, data: EvaluationDataModule) -> None:
+    def _server_model(self, module: LocalModule) -> Predict:
+        """What predicts batches with the weights that the module has."""
+        model = module.model
+        if module.task_type.reads_factors and not isinstance(module, ShardedModule):
+            return lambda batch: large_factored(model, model, batch.inputs)
+        if module not in self._forwards:
+            self._forwards[module] = JoinedForward(model)
+        return lambda batch: self._forwards[module](batch.inputs)
+
+    def _predict_personal(
+        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, store: PredictionStore
+    ) -> None:
         size = max(1, num_bytes(model_weights(server)), self.largest)
         num_clients = max(1, PERSONAL_BYTES // size)
         for part in data.parts(num_clients):
-            self.predict_own(server, plan, data, part)
+            self.predict_own(server, plan, (data, part), store)
 
     def predict_own(
-        self, server: Tree, plan: RoundPlan, data: EvaluationDataModule, part: EvaluationPart
+        self,
+        server: Tree,
+        plan: RoundPlan,
+        examples: tuple[EvaluationDataModule, EvaluationPart],
+        store: PredictionStore,
     ) -> None:
         """Predict the examples of a part of the data with clients' own models."""
+        data, part = examples
         self._site.fold_server(server)
         trainer, module = self._site.trainers.trainer(plan), self._site.trainers.module(plan)
         weights = self.personal_weights(part.clients, server, together=data.shard_batches)
         if data.finetuned:
             assert self._finetune is not None
             weights = self._finetune(weights, plan)
-        module.personal_models = PersonalModels(
+        models = PersonalModels(
             module.model,
             module.task_type,
             weights,
             vmapped=not data.shard_batches and faster_vmapped(module.model),
             predict=None if data.finetuned else self._site.algorithm.predict,
         )
-        trainer.test(module, part)
-        module.personal_models = None
+        with module.predicting(models, store):
+            trainer.test(module, part)
 
     def personal_weights(
         self, clients: Sequence[int], server: Tree, *, together: bool

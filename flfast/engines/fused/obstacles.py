@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelSummary, ProgressBar
 from torch import Tensor
 
+from flfast.algorithms.contract import LocalStage
 from flfast.algorithms.contract.downloads import first_downloads, joint_leaves
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.samples import StackedSamples
@@ -76,13 +77,14 @@ def _training_obstacles(
     if not isinstance(data.examples.inputs, Tensor | StackedSamples) or data.loading.num_workers:
         yield "the data are read by workers"
     try:
-        optimizer = local_optimizer(
-            module.make_optimizer(list(module.params.values()), lr=plan.lr)
-        )
+        optimizers = [
+            local_optimizer(module.optimizer_of(stage)([*module.params.values()], lr=plan.lr))
+            for stage in module.algorithm.training_stages or [LocalStage()]
+        ]
     except NotImplementedError as error:
         yield str(error)
     else:
-        if optimizer.counts and _averages_some_states(module):
+        if any(optimizer.counts for optimizer in optimizers) and _averages_some_states(module):
             yield "local_optimizer_state=average shares the step counts of some parameters only"
 
 
@@ -91,14 +93,14 @@ def _model_obstacles(module: LocalModule) -> Iterator[str]:
         yield "recompute computes layers again, which programs do not"
     if has_rounded(module.model):
         yield "with adapter.base_bits=8, programs would keep floats of all weights of the base"
-    if module.unrepeatable is not None:
-        yield module.unrepeatable
+    if module.habits.unrepeatable is not None:
+        yield module.habits.unrepeatable
 
 
 def _averages_some_states(module: LocalModule) -> bool:
     """Whether a stage trains parameters of which only some have averaged optimizer states."""
     algorithm = module.algorithm
-    if algorithm.optimizer is None or not algorithm.stateful:
+    if algorithm.kit.optimizer is None or not algorithm.stateful:
         return False
     weights = read_weights(module.model)
     broadcast = first_downloads(algorithm, weights)(0)

@@ -31,14 +31,17 @@ from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram
 from flfast.engines.fused.run.example_rows import StoredExamples
 from flfast.engines.fused.run.one_client import ClientProgram
-from flfast.engines.fused.run.stack_schedule import group_clients, local_steps, with_equal_leaves
-from flfast.engines.fused.run.stack_width import not_stackable
-from flfast.engines.local_training import ClientStart, Deliver, check_allowed
-from flfast.engines.site import Site
-from flfast.lit.cohort_module import CohortModule
+from flfast.engines.fused.run.stack_schedule import (
+    group_clients,
+    local_steps,
+    with_equal_leaves,
+)
+from flfast.engines.local_training import Deliver, check_allowed
+from flfast.engines.site import ClientStart, Site
+from flfast.lit.trainers import CohortModule
 from flfast.state.messages import first_line
 from flfast.state.options import Count
-from flfast.state.plan import RoundPlan
+from flfast.state.plan import Batching, RoundPlan
 from flfast.state.weights import read_weights
 
 
@@ -160,11 +163,10 @@ class FusedTraining:
         site, trainer = self._site, self._site.trainers.trainer(plan)
         by_value = trainer.trainer.gradient_clip_algorithm == "value"
         params = list(site.module.params.values())
-        optimizer = local_optimizer(site.module.make_optimizer(params, lr=plan.lr))
         return [
             LocalStep(
                 site.module,
-                optimizer,
+                local_optimizer(site.module.optimizer_of(stage)(params, lr=plan.lr)),
                 stage=stage._replace(trains=site.module.trained(stage, site.joint["params"])),
                 joint=site.joint,
                 clip=Clip(trainer.clip_value, by_value),
@@ -222,3 +224,9 @@ class FusedTraining:
             for members in rates.values()
             for stack in group_clients([sizes_of_steps(k) for k in members], width, exact=exact)
         ]
+
+
+def not_stackable(batching: Batching) -> str | None:
+    """Why the batching does not allow stacks; None if it does."""
+    whole = batching.accumulate == 1 and batching.micro_batch is None
+    return None if whole else "micro_batch and trainer.accumulate_grad_batches cut local steps"

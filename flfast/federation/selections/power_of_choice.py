@@ -42,7 +42,7 @@ def power_of_choice(algorithm: Algorithm, *, count: Count) -> Selecting:
             f"of the server's model, which is not complete; allowed: selection=oort or none, or "
             f"an algorithm and a policy bn that share the whole model"
         )
-    if algorithm.place is not None:
+    if algorithm.kit.place is not None:
         raise ValueError(
             f"selection=power_of_choice with algorithm={algorithm.name}: clients measure the loss "
             f"of the whole model, of which they have a part; allowed: selection=oort or none"

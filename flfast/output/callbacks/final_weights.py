@@ -69,7 +69,7 @@ class FinalWeights(Callback):
             name = "model.pt" if complete else "shared.pt"
             adapted = federation.engine.site.adapted
             if complete and adapted is not None:
-                if federation.algorithm.fold is None:
+                if federation.algorithm.kit.fold is None:
                     self._save_adapter(adapted, federation)
                 federation.engine.site.fold_server(federation.server)
                 weights = adapted.complete(model_weights(federation.server))

@@ -37,7 +37,7 @@ def afl(*, lambda_lr: NonNegative, num_clients: int) -> Algorithm:
     equal = torch.full((num_clients,), 1 / num_clients, dtype=torch.float64)
     return Algorithm(
         name="afl",
-        weight=lambda done, ctx: max(float(ctx.server["share"]), EPS),
+        weighting=lambda done, ctx: max(float(ctx.server["share"]), EPS),
         server_state=lambda weights: {**weights, "lambda": equal},
         send=send,
         facts=("examples",),

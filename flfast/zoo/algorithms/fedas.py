@@ -64,7 +64,7 @@ def fedas(
     federated = Algorithm(
         name="fedas",
         tasks=("classification",),
-        weight=weight,
+        weighting=weight,
         facts=("examples",),
         client_state=lambda shared: known(shared, none, none[:, 0].clone()),
         stages=(*[align] * bool(align_epochs), LocalStage(), *measures),

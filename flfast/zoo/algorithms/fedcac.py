@@ -20,7 +20,7 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm, Weighting
 from flfast.algorithms.contract.client import Context, Finished
-from flfast.algorithms.contract.records import Records
+from flfast.algorithms.contract.records import Record, Records
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.model_groups import equal_models, mean_of
 from flfast.state.near_ties import EQUAL
@@ -58,6 +58,9 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
     def models(server: Tree, uploads: Uploads) -> Tree:
         return {**uploads.rows, **add(uploads.sent, model_weights(uploads.rows))}
 
+    def first(server: Tree) -> Tree:
+        return {**model_weights(server), "mask": no_masks(server["params"])}
+
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         mean = mean_of(model_weights(models(server, uploads)), uploads.weights)
         return {**server, **mean, "rounds": server["rounds"] + 1}
@@ -68,8 +71,7 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
         server_state=lambda weights: {**weights, "rounds": torch.tensor(0)},
         broadcast=lambda server: {"params": {}, "buffers": {}},
         send=send,
-        record=models,
-        first_record=lambda server: {**model_weights(server), "mask": no_masks(server["params"])},
+        record=Record(models, first),
         finish=finish,
         parts={"params": ROWS, "buffers": ROWS, "mask": Part("rows", learned=False)},
         server_step=server_step,

@@ -29,8 +29,10 @@ from flfast.algorithms.contract import (
     Algorithm,
     Batch,
     Context,
+    LocalStage,
     Part,
     Round,
+    ServerCall,
     Task,
     Uploads,
     Weighting,
@@ -93,12 +95,12 @@ def feddf(  # noqa: PLR0913 - one parameter an option
         tasks=("classification",),
         weighting=weighting,
         round=run,
-        server_calls=(ensemble, distillation) if server_steps else (),
+        calls=(ensemble, distillation) if server_steps else (),
         **_of_members(initial, members),
     )
 
 
-def ensemble_logits() -> Algorithm:
+def ensemble_logits() -> ServerCall:
     """A call that gives the sum of the logits [P, C] of `teachers`, each leaf [K, ...]."""
 
     def logits(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tensor:
@@ -114,7 +116,7 @@ def ensemble_logits() -> Algorithm:
     )
 
 
-def ensemble_distillation(like: Tensor, num: int) -> Algorithm:
+def ensemble_distillation(like: Tensor, num: int) -> ServerCall:
     """A call that minimises KL(softmax of `logits` [P, C], softmax of the model's).
 
     It takes the server's examples in the order of `rows`, int64 [num]. The optimizer is Adam.
@@ -128,7 +130,7 @@ def ensemble_distillation(like: Tensor, num: int) -> Algorithm:
     return of_server(
         "feddf's distillation",
         lambda weights: {"logits": like, "rows": torch.zeros(num, dtype=torch.int64)},
-        make_optimizer=torch.optim.Adam,
+        stages=(LocalStage(optimizer=torch.optim.Adam),),
         loss=loss,
         separable=False,
     )

@@ -54,7 +54,7 @@ def feddisco(*, a: NonNegative, b: NonNegative) -> Algorithm:
     return Algorithm(
         name="feddisco",
         tasks=("classification",),
-        weight=weight,
+        weighting=weight,
         server_state=server_state,
         broadcast=lambda server: {**model_weights(server), "sums": server["sums"]},
         facts=("labels",),

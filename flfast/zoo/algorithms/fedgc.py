@@ -21,7 +21,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Records, Task, Weighting
+from flfast.algorithms.contract import (
+    Algorithm,
+    Context,
+    Finished,
+    Part,
+    Record,
+    Records,
+    Task,
+    Weighting,
+)
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.split import split
 from flfast.datamodules.batches import Batch
@@ -59,11 +68,13 @@ def fedgc(
         facts=("labels",),
         broadcast=lambda server: without(server, kept),
         send=lambda server, records, clients: corrected(records, clients, name, server_lr),
-        record=lambda server, uploads: {
-            **add(uploads.sent, uploads.rows["head"]),
-            CLASSES: uploads.rows[CLASSES],
-        },
-        first_record=lambda server: {**part_of(server, kept), CLASSES: torch.ones_like(like)},
+        record=Record(
+            lambda server, uploads: {
+                **add(uploads.sent, uploads.rows["head"]),
+                CLASSES: uploads.rows[CLASSES],
+            },
+            first=lambda server: {**part_of(server, kept), CLASSES: torch.ones_like(like)},
+        ),
         loss=loss,
         finish=finish,
         parts={"head": Part("rows"), CLASSES: Part("rows", learned=False)},

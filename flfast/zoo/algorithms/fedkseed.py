@@ -115,8 +115,7 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
         server_state=lambda weights: {**weights, "sums": zeros},
         broadcast=lambda server: {**server, "params": {}},
         start=start,
-        stages=(LocalStage(begin=begin),),
-        make_optimizer=SGD,
+        stages=(LocalStage(begin=begin, optimizer=SGD),),
         gradient=gradient,
         finish=finish,
         # A model that is mixed with the server's would need other sums.

@@ -20,7 +20,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract import Algorithm, Batch, Context, LocalStage, Part, Round, Task
+from flfast.algorithms.contract import (
+    Algorithm,
+    Batch,
+    Context,
+    LocalStage,
+    Part,
+    Round,
+    ServerCall,
+    Task,
+)
 from flfast.state.options import Count, Positive
 from flfast.state.tree import Tree, add, float_type, merge, part_of, tree_map
 from flfast.state.weights import model_weights
@@ -62,11 +71,11 @@ def fedlaw(
         weighting="samples",
         parts={"params": Part("rows")},
         round=run,
-        server_calls=(fit,),
+        calls=(fit,),
     )
 
 
-def weight_fit(num_clients: int) -> Algorithm:
+def weight_fit(num_clients: int) -> ServerCall:
     """A call that learns x and y.
 
     It reads `models`, each leaf [K, ...], of the clients `clients` [K], and x [num_clients].
@@ -87,14 +96,14 @@ def weight_fit(num_clients: int) -> Algorithm:
         x = params[X][ctx.server["clients"]]
         return task({**params, **mixture(ctx.server["models"], x, params[Y])}, batch)
 
-    return Algorithm(
+    adam = partial(torch.optim.Adam, betas=(0.5, 0.999))
+    return ServerCall(
         name="fedlaw's weights",
         weighting="uniform",
         server_state=server_state,
         broadcast=lambda server: server,
         start=start,
-        stages=(LocalStage(trains=(X, Y)),),
-        make_optimizer=partial(torch.optim.Adam, betas=(0.5, 0.999)),
+        stages=(LocalStage(trains=(X, Y), optimizer=adam),),
         loss=loss,
     )
 

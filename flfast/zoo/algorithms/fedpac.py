@@ -18,6 +18,7 @@ from torch import Tensor
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import Context, Finished, LocalStage, Measure, Task
+from flfast.algorithms.contract.records import Record
 from flfast.algorithms.contract.uploads import Part, Uploads
 from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.split import split
@@ -70,8 +71,7 @@ def fedpac(
         server_state=lambda weights: {**weights, **first},
         broadcast=lambda server: without(server, kept),
         send=lambda server, records, clients: records[clients],
-        record=record,
-        first_record=lambda server: part_of(server, kept),
+        record=Record(record, first=lambda server: part_of(server, kept)),
         stages=(statistics_sums(top), fit, align, class_sums(len(like), top.fixed_features)),
         finish=finish,
         parts={"own": Part("rows"), "sums": Part("sum", over="counts"), "counts": counts},

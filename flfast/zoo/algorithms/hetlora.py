@@ -40,4 +40,4 @@ def hetlora(*, initial: Tree, members: Sequence[Tree]) -> Algorithm:
         return new
 
     base = averaged_slices("hetlora", initial, members)
-    return replace(base, weight=weight if pairs else None, server_step=server_step)
+    return replace(base, weighting=weight if pairs else base.weighting, server_step=server_step)

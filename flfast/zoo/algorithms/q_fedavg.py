@@ -42,7 +42,7 @@ def q_fedavg(*, q: NonNegative) -> Algorithm:
 
     return Algorithm(
         name="q_fedavg",
-        weight=lambda done, ctx: loss_before(ctx) ** q,
+        weighting=lambda done, ctx: loss_before(ctx) ** q,
         facts=("examples",),
         stages=(LOSS, LocalStage()),
         finish=finish,

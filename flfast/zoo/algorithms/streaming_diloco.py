@@ -23,7 +23,15 @@ from dataclasses import replace
 from torch import Tensor
 from torch.optim import Optimizer
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Round, Uploads, Weighting
+from flfast.algorithms.contract import (
+    Algorithm,
+    Context,
+    Finished,
+    KitFunctions,
+    Round,
+    Uploads,
+    Weighting,
+)
 from flfast.algorithms.kit.server_optimizer import server_optimized
 from flfast.state.options import Count, UpToOne
 from flfast.state.tree import Tree, merge, part_of, sub, tree_map
@@ -89,7 +97,7 @@ def _call(part: Tree, received: Tree, alpha: float, initial: Tree) -> Algorithm:
         client_state=lambda broadcast: {"model": initial, "since": initial, "optimizer": {}},
         broadcast=lambda server: part_of(model_weights(server), received),
         start=start,
-        optimizer=lambda broadcast, client: client["optimizer"],
+        kit=KitFunctions(optimizer=lambda broadcast, client: client["optimizer"]),
         finish=finish,
     )
 

@@ -24,6 +24,7 @@ from flfast.algorithms.local import local
 from flfast.distributed.sharding import check_shardable, shard
 from flfast.lit.batchnorm import batchnorm_weights
 from flfast.lit.local_module import LocalModule
+from flfast.lit.strategies.fsdp import ShardedModule
 from flfast.lit.task import LocalTask
 from flfast.models.adapters.head import head
 from flfast.models.adapters.lora import lora
@@ -264,7 +265,7 @@ def test_parameters_gradients_and_optimizer_states_are_sharded(in_world, outcome
 def test_a_frozen_base_is_sharded_and_stays_as_it_is(in_world):
     def parts(world):
         module = LocalModule(with_lora(), FEDAVG, SGD, CLASSIFICATION)
-        copy = module.sharded(init_device_mesh("cpu", (world.size,)), group_params=1)
+        copy = ShardedModule(module, init_device_mesh("cpu", (world.size,)), group_params=1)
         own = {
             n: (p.to_local().numel(), p.requires_grad) for n, p in copy.model.named_parameters()
         }

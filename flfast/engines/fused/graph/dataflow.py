@@ -1,7 +1,7 @@
 """Questions about a traced graph: which operators change which tensors, and which are views.
 
 The files that change graphs ask them: `rewrite.py`, `pooling.py`, `frozen_layers.py`,
-`lowering.py` and `pulls.py`. `instructions.py` asks which operators may move out of the loop over
+`lowering.py`. `instructions.py` asks which operators may move out of the loop over
 steps.
 """
 

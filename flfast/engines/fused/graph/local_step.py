@@ -74,7 +74,7 @@ class LocalStep:
         self.model, self.algorithm = module.model, module.algorithm
         self.task_type, self.optimizer, self.clip = module.task_type, optimizer, clip
         self.trained, self.joint, self.stage = list(stage.trains or ()), joint, stage
-        self.logged, self._structure = module.logged_in_steps, structure
+        self.logged, self._structure = module.habits.logged_in_steps, structure
         self._with_gradient: list[str] = []
 
     def whole(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:

@@ -9,8 +9,8 @@ PASSES = {
     "rewriting": "fewer operators, of torch's own (`rewrite.py`)",
     "pooling": "max-pooling before ReLU (`pooling.py`)",
     "kernels": "our C++ in place of products of few rows (`lowering.py`)",
-    "convolutions": "convolution, pool and ReLU as one operator (`pooled_convolutions.py`)",
-    "pulls": "proximal terms in one pass (`pulls.py`)",
+    "convolutions": "convolution, pool and ReLU as one operator (`pooling.py`)",
+    "pulls": "proximal terms in one pass (`lowering.py`)",
     "frozen_layers": "activations of frozen layers are kept (`frozen_layers.py`)",
     "padding": "batches are padded to few sizes (`run/step_schedule.py`)",
 }

@@ -2,7 +2,7 @@
 
 `StackProgram` is used by `engines/fused/training.py` beside `ClientProgram` (`one_client.py`):
 
-1. `width` decides, with `stack_width.py`, how many clients train together.
+1. `width` decides, with `stack_schedule.py`, how many clients train together.
 2. `stack_schedule.py` groups clients of similar length into stacks before training.
 3. `train` loads the clients into one training state, whose leaves have a client axis in front.
 4. `stack_schedule.stack_spans` and `example_rows.py` give the spans and their rows.
@@ -24,10 +24,16 @@ from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.programs import BoundStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.one_client import ClientProgram
-from flfast.engines.fused.run.stack_schedule import LocalSteps, StackSpan, local_steps, stack_spans
-from flfast.engines.fused.run.stack_width import auto_width
+from flfast.engines.fused.run.stack_schedule import (
+    LocalSteps,
+    StackSpan,
+    auto_width,
+    local_steps,
+    stack_spans,
+)
 from flfast.engines.fused.run.training_state import TrainingState, bare_result, with_losses
-from flfast.engines.local_training import ClientStart, TrainedStack
+from flfast.engines.local_training import TrainedStack
+from flfast.engines.site import ClientStart
 from flfast.state.plan import RoundPlan
 from flfast.state.transfer import to_device
 from flfast.state.tree import Tree, joined, tree_map

@@ -24,8 +24,13 @@ from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
 from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.engines.fused.run.example_rows import ExampleReader, ExampleRows, StoredExamples
 from flfast.engines.fused.run.features import FeatureRows, FrozenLayers
-from flfast.engines.fused.run.padding import padding_changes_results
-from flfast.engines.fused.run.step_schedule import Chunk, Span, epoch_chunks, weights_by_count
+from flfast.engines.fused.run.step_schedule import (
+    Chunk,
+    Span,
+    epoch_chunks,
+    padding_changes_results,
+    weights_by_count,
+)
 from flfast.engines.fused.run.training_state import (
     ContextCache,
     TrainingState,
@@ -33,7 +38,7 @@ from flfast.engines.fused.run.training_state import (
     step_lr,
     with_losses,
 )
-from flfast.engines.local_training import ClientStart
+from flfast.engines.site import ClientStart
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.precision import widest_float
 from flfast.state.tree import Tree, tree_map

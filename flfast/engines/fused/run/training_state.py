@@ -15,7 +15,7 @@ from flfast.algorithms.contract import Context, Finished, LocalStage
 from flfast.channel.sent import LocalResult
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
-from flfast.engines.local_training import ClientStart
+from flfast.engines.site import ClientStart
 from flfast.state.precision import placed
 from flfast.state.transfer import to_host
 from flfast.state.tree import Tree, joined, leaves, num_bytes, part_of, tree_map

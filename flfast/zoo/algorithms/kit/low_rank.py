@@ -6,14 +6,14 @@ from operator import itemgetter
 
 from torch import Tensor
 
-from flfast.algorithms.contract import Algorithm, Part, Weighting
+from flfast.algorithms.contract import Algorithm, KitFunctions, Part, Weighting
 from flfast.algorithms.kit.degenerate import degenerate
 from flfast.algorithms.kit.slices import check_slice, sliced
 from flfast.state.tree import Tree, zeros
 from flfast.state.weights import model_weights
 
 BASE = "base"
-"""Of a server state and a broadcast: sums of products by name of A, for `Algorithm.fold`."""
+"""Of a server state and a broadcast: sums of products by name of A, for `KitFunctions.fold`."""
 
 
 def factor_pairs(initial: Tree, *, algorithm: str | None = None) -> dict[str, str]:
@@ -70,7 +70,7 @@ def averaged_products(
         weighting=weighting,
         server_state=lambda weights: whole,
         broadcast=lambda server: sliced(model_weights(server), initial),
-        place=place,
+        kit=KitFunctions(place=place),
         parts={"products": Part(stale="refuse")},
     )
 
@@ -85,5 +85,5 @@ def folded(algorithm: Algorithm, initial: Tree) -> Algorithm:
         algorithm,
         server_state=lambda weights: {**algorithm.server_state(weights), BASE: zeros(first)},
         broadcast=lambda server: {**algorithm.broadcast(server), BASE: server[BASE]},
-        fold=itemgetter(BASE),
+        kit=algorithm.kit._replace(fold=itemgetter(BASE)),
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
+from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Record, Uploads
 from flfast.state.tree import Tree, add, scaled
 from flfast.state.weights import model_weights
 
@@ -28,8 +28,7 @@ def private_models(name: str, initial: Tree, *, known: Callable[[Tree], Tree]) -
         evaluate_server=False,
         server_state=lambda weights: {"params": {}, "buffers": {}},
         client_state=lambda broadcast: {"own": initial},
-        record=record,
-        first_record=lambda server: initial,
+        record=Record(record, first=lambda server: initial),
         start=lambda broadcast, client: client["own"],
         finish=finish,
         parts={"params": Part("rows"), "buffers": Part("rows")},

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract import Algorithm, Batch, Context, Measure, Task
+from flfast.algorithms.contract import Batch, Context, Measure, ServerCall, Task
 from flfast.state.tree import Tree, float_type, merge, without
 from flfast.state.weights import model_weights
 
@@ -34,12 +34,12 @@ def next_places(params: Tree, batch: Batch, num: int) -> Tensor:
     return places
 
 
-def of_server(name: str, sent: Callable[[Tree], Tree], **fields: Any) -> Algorithm:
+def of_server(name: str, sent: Callable[[Tree], Tree], **fields: Any) -> ServerCall:
     """A call of the server on public examples, of which a step may take the `next_places`.
 
     `sent` is weights -> what it reads beside the model, for the trials of engines.
     """
-    made = Algorithm(
+    made = ServerCall(
         name=name,
         weighting="uniform",
         server_state=lambda weights: model_weights(weights) | sent(model_weights(weights)),
