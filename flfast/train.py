@@ -33,6 +33,7 @@ from flfast.state.environment import integer
 from flfast.state.output_streams import surviving_output
 from flfast.state.real_folder import real_folder
 from flfast.state.stop_requests import StoppedAtEndError, StoppedError
+from flfast.state.version import __version__
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
 
@@ -82,6 +83,9 @@ def main() -> None:
     Exit codes: 0 after a finished run, 2 for a wrong setting, 73 if another process writes into
     the folder, 75 for a run stopped on request.
     """
+    if "--version" in sys.argv[1:]:  # Hydra would answer with its own
+        print(f"flfast {__version__}")  # noqa: T201
+        return
     full_error = os.environ.get("HYDRA_FULL_ERROR")
     # Without this variable, Hydra prints a stripped traceback and exits instead of raising.
     os.environ["HYDRA_FULL_ERROR"] = "1"

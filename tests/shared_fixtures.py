@@ -15,6 +15,7 @@ import pytest
 import quick_hydra  # noqa: F401 - changes Hydra
 import torch
 import torch.distributed as dist
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from lightning.fabric.utilities import registry
 from lightning.pytorch.utilities import rank_zero_only
@@ -49,6 +50,15 @@ from flfast.state.native.compiler import COMPILERS, missing, packed
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.weights import read_weights
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Drop files without an example, each of which pytest would import and search."""
+    nodes = yield
+    has_example = ">>> " in file_path.read_text(encoding="utf-8")
+    return [node for node in nodes if has_example or not isinstance(node, DoctestModule)]
+
 
 _raw_device_count_nvml = torch.cuda._raw_device_count_nvml
 

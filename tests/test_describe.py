@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -138,8 +137,10 @@ def test_it_has_options_of_the_user_and_does_not_import_torch(printed):
 
 @pytest.mark.slow
 def test_it_is_a_schema_of_configs_and_experiments(printed):
-    jsonschema.Draft202012Validator.check_schema(printed)
-    validator = jsonschema.Draft202012Validator(printed)
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator.check_schema(printed)
+    validator = Draft202012Validator(printed)
     config = OmegaConf.to_container(without_hydra(compose([])), resolve=False)
     assert [*validator.iter_errors(config)] == []
     for path in sorted((Path(CONF) / "experiment").glob("*.yaml")):

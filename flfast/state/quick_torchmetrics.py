@@ -75,8 +75,8 @@ class _QuickLoader(Loader):
         module.__dict__["MetricCollection"] = collections.MetricCollection
 
     def _from_all(self, module: ModuleType, name: str) -> Any:
-        # Names that Python looks for in any module, such as `__wrapped__`, are no reason.
-        asked = name == "__all__" or not name.startswith("__")
+        # Names that tools look for in any module, such as `_mock_name`, are not a reason.
+        asked = name == "__all__" or not name.startswith("_")
         if asked and module.__dict__.pop("__getattr__", None) is not None:
             self._real.exec_module(module)
         try:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 from pages import ROOT, page
 
 import flfast
@@ -26,6 +25,8 @@ MANIFESTS = {
 
 
 def problems(manifest):
+    from jsonschema import Draft202012Validator
+
     schema = SCHEMAS[f"{manifest['apiVersion']} {manifest['kind']}"]
     return [error.message for error in Draft202012Validator(schema).iter_errors(manifest)]
 

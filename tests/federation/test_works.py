@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kstest
 
 from flfast.federation.works.by_chance import by_chance
 from flfast.federation.works.by_speed import by_speed
@@ -47,7 +47,7 @@ def test_stragglers_do_a_uniform_share():
     fewer = shares[shares < 1]
     # The standard deviation of the share is 0.002.
     assert len(fewer) / len(clients) == pytest.approx(0.9, abs=0.01)
-    assert kstest(fewer, "uniform").pvalue > 0.01
+    assert scipy.stats.kstest(fewer, "uniform").pvalue > 0.01
     assert shares.min() > 0
 
 

@@ -3,9 +3,7 @@
 import re
 from itertools import chain
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 QUICK = {
     r'"rounds=\d+"': '"rounds=2", "engine=eager", "trainer.devices=1", "batch_size=-1"',
@@ -19,6 +17,8 @@ MOST_BYTES = 400_000
 @pytest.fixture(scope="module")
 def notebooks(root):
     """The notebooks by name."""
+    import nbformat
+
     paths = sorted((root / "notebooks").glob("*.ipynb"))
     return {path.stem: nbformat.read(path, as_version=4) for path in paths}
 
@@ -35,19 +35,22 @@ def num_pictures(cells):
 @pytest.mark.slow
 def test_every_cell_runs_and_the_pictures_are_there(notebooks, tmp_path, monkeypatch):
     """One kernel for all three: most of the time would go into imports."""
+    from nbclient import NotebookClient
+    from nbformat.v4 import new_code_cell, new_notebook
+
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     cells = {}
     for name, notebook in notebooks.items():
         fresh = f"%reset -f\nimport os\nos.makedirs('{name}')\nos.chdir('{name}')"
-        cells[name] = [nbformat.v4.new_code_cell(fresh)]
+        cells[name] = [new_code_cell(fresh)]
         for cell in code_cells(notebook):
             source = cell.source
             for pattern, replacement in QUICK.items():
                 source = re.sub(pattern, replacement, source)
-            cells[name].append(nbformat.v4.new_code_cell(source))
-        cells[name].append(nbformat.v4.new_code_cell("os.chdir('..')"))
-    everything = nbformat.v4.new_notebook(cells=[*chain.from_iterable(cells.values())])
+            cells[name].append(new_code_cell(source))
+        cells[name].append(new_code_cell("os.chdir('..')"))
+    everything = new_notebook(cells=[*chain.from_iterable(cells.values())])
     place = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(everything, kernel_name="python3", timeout=120, resources=place).execute()
     assert {name: num_pictures(found) for name, found in cells.items()} == PICTURES

@@ -2,10 +2,10 @@ import zlib
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kstest
 
 from flfast.state.randomness import _seed_sequence, generator, seed_torch, uniforms
 
@@ -56,7 +56,7 @@ def test_uniforms_do_not_depend_on_order_and_company(ids, seed, path):
 def test_uniforms_are_uniform(path, step):
     seed, purpose, *rest = path
     numbers = uniforms(seed, purpose, step * np.arange(50_000), *rest)
-    assert kstest(numbers, "uniform").pvalue > 0.001
+    assert scipy.stats.kstest(numbers, "uniform").pvalue > 0.001
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.02
 
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import grad, vmap
 from torch.nn import functional as F
-from torchmetrics.functional.classification import multiclass_f1_score, multiclass_jaccard_index
 
 from flfast.tasks.segmentation import SEGMENTATION, main_classes, segmentation
 from flfast.tasks.task_type import IGNORED
@@ -81,6 +80,8 @@ def test_a_wrong_pixel_that_is_ignored_changes_nothing():
 
 @given(shapes, seeds)
 def test_dice_and_iou_are_those_of_torchmetrics_over_all_pixels(shape, seed):
+    from torchmetrics.functional import classification
+
     logits, masks = draw(shape, seed)
     found = SEGMENTATION.by_group(
         SEGMENTATION.statistics(logits, masks), torch.zeros(shape[0], dtype=torch.int64), 1
@@ -88,8 +89,8 @@ def test_dice_and_iou_are_those_of_torchmetrics_over_all_pixels(shape, seed):
     flat = logits.argmax(dim=1).flatten(), masks.flatten()
     options = {"num_classes": shape[1], "average": None, "ignore_index": IGNORED}
     there = [c for c in range(1, shape[1]) if any((x[flat[1] >= 0] == c).any() for x in flat)]
-    dice = multiclass_f1_score(*flat, **options)[there].mean()
-    iou = multiclass_jaccard_index(*flat, **options)[there].mean()
+    dice = classification.multiclass_f1_score(*flat, **options)[there].mean()
+    iou = classification.multiclass_jaccard_index(*flat, **options)[there].mean()
     assert found["dice"].item() == pytest.approx(dice.item(), rel=1e-5)
     assert found["iou"].item() == pytest.approx(iou.item(), rel=1e-5)
     if (masks >= 0).all():

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from flfast.federation.devices.device import bytes_per_second
 from flfast.federation.topologies.topology import NODES, Topology
@@ -70,6 +69,8 @@ def _edges_of(assign: str, edges: int, counts: np.ndarray, seed: int) -> np.ndar
     if assign == "round_robin":
         return np.arange(num_clients) % edges
     if assign == "by_labels":
+        from sklearn.cluster import KMeans  # half a second
+
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         found = KMeans(min(edges, num_clients), n_init=10, random_state=seed).fit(shares)
         return found.labels_.astype(np.int64)

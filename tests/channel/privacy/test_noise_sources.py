@@ -3,8 +3,8 @@
 import math
 
 import pytest
+import scipy
 import torch
-from scipy import stats
 
 from flfast.channel.privacy.noise_sources import (
     draw_secure_seed,
@@ -34,7 +34,7 @@ def test_standard_normal(name):
     source = sources()[name]
     first, second = (source(LIKE, round_idx)["params"]["w"] for round_idx in (1, 2))
     values = first.flatten().double().numpy()
-    assert stats.kstest(values, "norm").pvalue > 0.01
+    assert scipy.stats.kstest(values, "norm").pvalue > 0.01
     assert abs(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1]) < 0.03
     halves = first.flatten()[:9998].view(2, -1)  # Box and Muller's pairs are half a vector apart
     assert abs(torch.corrcoef(halves)[0, 1]) < 0.05

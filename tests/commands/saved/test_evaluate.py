@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from PIL import Image
 from safetensors import safe_open
 from sampling import others_slow
-from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
 import flfast
 import flfast.evaluate as evaluate_command
@@ -98,6 +97,8 @@ def test_a_checkpoint_has_the_numbers_of_its_round(run_of, personal):
 
 def test_the_files_agree_with_each_other(run_of):
     """Metrics from `predictions.csv`, by scikit-learn, are those of all other files."""
+    from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
+
     run = run_of("ditto")
     metrics = written(run, "finetune_epochs=0")
     table = columns_of(run / "evaluation" / "predictions.csv")

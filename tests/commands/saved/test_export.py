@@ -6,7 +6,6 @@ import pytest
 import torch
 from nets_to_export import conv_net
 from sampling import others_slow
-from sklearn.datasets import load_digits
 from torch import nn
 
 from flfast import run as flfast_run
@@ -16,8 +15,11 @@ from flfast.datamodules.transforms import BatchTransform
 from flfast.export import export
 from flfast.models.mlp import mlp
 
-DIGITS = load_digits()
-STORED = torch.from_numpy(DIGITS.images * (255 / 16)).round().to(torch.uint8)[:, None]
+
+def stored_digits():
+    from sklearn.datasets import load_digits
+
+    return torch.from_numpy(load_digits().images * (255 / 16)).round().to(torch.uint8)[:, None]
 
 
 def load_torch(path):
@@ -57,8 +59,9 @@ def test_an_exported_program_reads_stored_examples(run_of, tmp_path, capsys, kin
     program, about = LOAD[kind](path)
     model.load_state_dict(torch.load(weights, weights_only=True))
     model.eval()
+    stored = stored_digits()
     for num in (1, 2, 17):
-        inputs = STORED[:num]
+        inputs = stored[:num]
         with torch.no_grad():
             expected = model((inputs / 255 - 0.2873) / 0.3539)
         torch.testing.assert_close(program(inputs), expected, rtol=0, atol=1e-4)

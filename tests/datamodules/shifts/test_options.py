@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from engine_runs import engine_of
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, kstest
 from shifting import CLASSES, images, make, splits
 
 from flfast.datamodules.shifts.applying import shift_examples
@@ -45,7 +45,7 @@ def test_noise_has_the_level_of_the_client():
     for client, sigma in enumerate([0.0, 0.25, 0.5]):
         added = (after.inputs - examples.inputs)[client::3].flatten()
         if sigma:
-            assert kstest(added.numpy() / sigma, "norm").pvalue > 0.01
+            assert scipy.stats.kstest(added.numpy() / sigma, "norm").pvalue > 0.01
         else:
             assert not added.any()
 
@@ -107,7 +107,7 @@ def test_the_share_of_wrong_labels_is_the_clients_and_tests_stay_right(kind):
     assert drawn["rate"].tolist() == pytest.approx([0.0, 0.3, 0.6])
     for client, rate in enumerate(drawn["rate"]):
         own = steps[parts["train"].indices_of(client)]
-        assert binomtest(int((own > 0).sum()), len(own), rate).pvalue > 0.001
+        assert scipy.stats.binomtest(int((own > 0).sum()), len(own), rate).pvalue > 0.001
         counts = np.bincount(own[own > 0], minlength=CLASSES)[1:]
         if rate and kind == "symmetric":
             assert counts.min() > 0.8 * counts.max()

@@ -8,25 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as Picture
 
 from flfast.datamodules.sources.hf import hf
 from flfast.tasks.task_type import IGNORED
-
-FEATURES = Features(
-    {
-        "image": Image(),
-        "label": ClassLabel(names=["cat", "dog", "fox"]),
-        "text": Value("string"),
-        "x": Value("float64"),
-        "count": Value("int64"),
-        "pair": List(Value("float32"), length=2),
-        "tokens": List(Value("int64"), length=3),
-        "who": Value("string"),
-        "ragged": List(Value("float32")),
-    }
-)
 
 
 def picture(value, size=(5, 4)):
@@ -34,7 +19,22 @@ def picture(value, size=(5, 4)):
 
 
 def rows(num, first=0):
+    from datasets import ClassLabel, Dataset, Features, Image, List, Value
+
     numbers = range(first, first + num)
+    features = Features(
+        {
+            "image": Image(),
+            "label": ClassLabel(names=["cat", "dog", "fox"]),
+            "text": Value("string"),
+            "x": Value("float64"),
+            "count": Value("int64"),
+            "pair": List(Value("float32"), length=2),
+            "tokens": List(Value("int64"), length=3),
+            "who": Value("string"),
+            "ragged": List(Value("float32")),
+        }
+    )
     return Dataset.from_dict(
         {
             "image": [picture(10 * i) for i in numbers],
@@ -47,13 +47,15 @@ def rows(num, first=0):
             "who": ["abc"[i % 3] for i in numbers],
             "ragged": [[0.0] * (i % 3) for i in numbers],
         },
-        features=FEATURES,
+        features=features,
     )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The same rows as a saved folder and as files; 6 for training and 3 for testing."""
+    from datasets import DatasetDict
+
     root = tmp_path_factory.mktemp("hf")
     both = DatasetDict(train=rows(6), test=rows(3, first=6))
     both.save_to_disk(root / "saved")
@@ -222,6 +224,8 @@ def test_code_in_a_folder_is_never_run(load, tmp_path):
 
 
 def test_images_of_several_sizes_need_one(load, tmp_path):
+    from datasets import ClassLabel, Dataset, Features, Image
+
     data = Dataset.from_dict(
         {"image": [picture(1), picture(2, size=(6, 4))], "label": [0, 1]},
         features=Features({"image": Image(), "label": ClassLabel(num_classes=2)}),
@@ -286,6 +290,8 @@ def test_addresses_in_metadata_that_name_no_files_are_no_reason(load, tmp_path, 
 
 
 def test_images_elsewhere_are_not_fetched(load, tmp_path, server):
+    from datasets import Features, Image, List, Value
+
     url, asked = server
     features = Features({"image": Image(), "others": List(Image()), "label": Value("int64")})
     stream = io.BytesIO()

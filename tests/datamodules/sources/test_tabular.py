@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import csv, parquet
-from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from flfast.datamodules.sources.tabular import table
 
@@ -280,11 +279,13 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("load", "task", "shape"),
-    [(load_diabetes, "regression", (442, 10)), (load_breast_cancer, "classification", (569, 30))],
+    ("name", "task", "shape"),
+    [("diabetes", "regression", (442, 10)), ("breast_cancer", "classification", (569, 30))],
 )
-def test_real_tables_load_as_they_are(write, load, task, shape):
-    data = load()
+def test_real_tables_load_as_they_are(write, name, task, shape):
+    from sklearn import datasets
+
+    data = getattr(datasets, f"load_{name}")()
     columns = dict(zip(map(str, data.feature_names), data.data.T, strict=True))
     path = write(".parquet", **columns, target=data.target)
     examples = table(path=path, **SETTINGS)

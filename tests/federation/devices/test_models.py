@@ -5,12 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy
 from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from option_classes import called
-from scipy.stats import kstest
 
 from flfast.config.check import _check_targets
 from flfast.config.signature import read_signature
@@ -114,7 +114,7 @@ def test_a_million_clients_fit_into_little_memory(models):
 
 
 def normal(logarithms, *, median, spread):
-    return kstest((logarithms - np.log(median)) / spread, "norm").pvalue
+    return scipy.stats.kstest((logarithms - np.log(median)) / spread, "norm").pvalue
 
 
 def test_speeds_and_bandwidths_are_lognormal():
@@ -148,7 +148,7 @@ def test_extreme_options_stay_finite():
 
 def test_availability_begins_at_any_time_of_the_day():
     devices = PHONES(MANY, seed=0)
-    assert kstest(devices.begins / DAY, "uniform").pvalue > 0.01
+    assert scipy.stats.kstest(devices.begins / DAY, "uniform").pvalue > 0.01
     for hour in range(24):
         # Binomial: the standard deviation of the share is 0.0035.
         assert (devices.until(3600.0 * hour) > 0).mean() == pytest.approx(0.4, abs=0.015)

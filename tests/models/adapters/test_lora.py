@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from peft import PeftModel
 from safetensors.torch import save_file
 from torch import nn
 
@@ -88,6 +87,8 @@ def test_complete_weights_fit_the_plain_model_and_predict_the_same(make):
 @per_adapter
 @torch.no_grad()
 def test_peft_loads_the_file_of_an_adapter(make, tmp_path):
+    from peft import PeftModel
+
     adapted = make()
     weights = trained(adapted)
     found = {name: leaf.contiguous() for name, leaf in adapted.to_file(weights).items()}

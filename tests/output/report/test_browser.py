@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
-
 SYSTEM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PAGES = ("sweep", "run", "few")
 
 
 @pytest.fixture(scope="module")
 def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
     with sync_api.sync_playwright() as playwright:
         own = Path(playwright.chromium.executable_path)
         path = str(own) if own.exists() else next(filter(None, map(shutil.which, SYSTEM)), None)

@@ -6,10 +6,10 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+import scipy
 from html_pages import parse
 from PIL import Image
 from run_folders import accuracies, write_run
-from scipy import stats
 
 from flfast.output.report.content import Content
 from flfast.output.report.page import render
@@ -63,8 +63,8 @@ def test_intervals_are_those_of_scipy(swept, page):
     (chart,) = (f for f in page("sweep").all("figure") if f.text.startswith("Last personal"))
     rows = {row.text.split()[0]: row.text for row in chart.all("tr")}
     for name, values in last_values(swept).items():
-        scale = stats.sem(values)
-        low, high = np.clip(stats.t.interval(0.95, 2, loc=values.mean(), scale=scale), 0, 1)
+        scale = scipy.stats.sem(values)
+        low, high = np.clip(scipy.stats.t.interval(0.95, 2, loc=values.mean(), scale=scale), 0, 1)
         mean, low, high = percent(values.mean(), low, high)
         assert f"{name} {mean} % [{low}, {high}] 3" in rows[name]
         assert " %, ".join(percent(*values)) in rows[name]
@@ -76,7 +76,7 @@ def test_the_first_screen_says_who_is_best_and_whether_that_is_certain(swept, pa
     pairs = [("fedavg", "fedprox"), ("fedavg", "ditto"), ("fedprox", "ditto")]
     # Equal accuracies of all seeds are no test, and do not count for the correction.
     tested = [pair for pair in pairs if np.ptp(values[pair[0]] - values[pair[1]]) > 1e-12]
-    raw = {p: stats.ttest_rel(values[p[0]], values[p[1]]).pvalue for p in tested}
+    raw = {p: scipy.stats.ttest_rel(values[p[0]], values[p[1]]).pvalue for p in tested}
     order = sorted(tested, key=raw.__getitem__)
     (said,) = page("sweep").having("verdict")
     assert f"{best} " in said.text.split(":")[0]

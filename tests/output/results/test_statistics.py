@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
 
 from flfast.output.results.statistics import (
     FEWEST_FOR_BOOTSTRAP,
@@ -23,8 +23,8 @@ PROBABILITIES = st.lists(st.floats(0, 1), max_size=8)
 def test_few_seeds_have_students_interval(values):
     assume(np.ptp(values) > 0)
     found = mean_interval(values)
-    expected = stats.t.interval(
-        0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values)
+    expected = scipy.stats.t.interval(
+        0.95, len(values) - 1, loc=np.mean(values), scale=scipy.stats.sem(values)
     )
     assert found.mean == pytest.approx(np.mean(values), abs=1e-9)
     assert (found.low, found.high) == pytest.approx(expected, rel=1e-9, abs=1e-9)
@@ -34,7 +34,7 @@ def test_few_seeds_have_students_interval(values):
 def test_many_seeds_have_the_bca_bootstrap():
     values = np.random.default_rng(3).exponential(size=FEWEST_FOR_BOOTSTRAP)
     found = mean_interval(values.tolist())
-    expected = stats.bootstrap(
+    expected = scipy.stats.bootstrap(
         (values,), np.mean, method="BCa", random_state=np.random.default_rng(0)
     ).confidence_interval
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
@@ -63,7 +63,7 @@ def test_the_paired_test_is_scipys(pairs):
     by_seed = [{str(seed): value for seed, value in enumerate(side)} for side in (first, second)]
     by_seed[0]["of no common seed"] = 1e6
     found, p = paired_test(*by_seed)
-    assert p == pytest.approx(stats.ttest_rel(first, second).pvalue)
+    assert p == pytest.approx(scipy.stats.ttest_rel(first, second).pvalue)
     assert found.mean == pytest.approx(differences.mean(), abs=1e-9)
     # The interval of the difference contains zero just if the test does not reject.
     if abs(p - 0.05) > 1e-6:
@@ -117,6 +117,8 @@ def test_all_pairs_are_compared_and_corrected_together():
     }
     assert all(c.certain and c.difference.low > 0 for c in found)
     for c in found:
-        raw = stats.ttest_rel([*values[c.higher].values()], [*values[c.lower].values()]).pvalue
+        raw = scipy.stats.ttest_rel(
+            [*values[c.higher].values()], [*values[c.lower].values()]
+        ).pvalue
         assert c.p == pytest.approx(raw)
         assert c.p < c.adjusted <= 3 * c.p or c is found[-1]

@@ -13,9 +13,6 @@ import warnings
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from flfast.datamodules.partitions.counts import (
@@ -68,6 +65,8 @@ def semantic(
 
 def _principal(inputs: np.ndarray, components: int, rng: np.random.Generator) -> np.ndarray:
     """Principal components of inputs, [N, F]; the inputs if F would be no fewer."""
+    from sklearn.decomposition import PCA  # half a second
+
     fitted = inputs
     if len(inputs) > _MOST_FITTED:
         fitted = inputs[np.sort(rng.choice(len(inputs), _MOST_FITTED, replace=False))]
@@ -84,6 +83,9 @@ def _groups(
     features: np.ndarray, num_groups: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Group of each example, int [M], and the groups' centres, [at most num_groups, F]."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     num, seed = min(num_groups, len(features)), int(rng.integers(2**31))
     k_means = KMeans(num, n_init=1, max_iter=_MOST_STEPS, random_state=seed)
     with warnings.catch_warnings():

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from flfast.zoo.datamodules.partitions.semantic import semantic
 
@@ -29,6 +28,8 @@ def test_writers_are_found_across_classes(seed):
 
 
 def test_clients_of_real_images_are_more_alike_than_random_ones():
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     owner = split(digits.data, digits.target, num_clients=10, components=20, min_samples=30)
     assert np.bincount(owner).min() >= 30
