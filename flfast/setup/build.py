@@ -68,12 +68,9 @@ def build_data(config: DictConfig, objects: Own = NOTHING) -> FederatedDataModul
             _source(config, objects),
             instantiate(config.partition),
             seed=config.seed,
-            split=split,
-            loading=loading,
-            pooled=config.mode == "centralized",
-            samples=config.task == "module",
+            split=split._replace(pooled=config.mode == "centralized", only=objects.client),
+            loading=loading._replace(samples=config.task == "module"),
             shift=instantiate(config.shift),
-            client=objects.client,
         )
     data.setup()
     named_owner = config.data.get("owner") not in {None, "auto"}

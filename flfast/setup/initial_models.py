@@ -8,7 +8,8 @@ from torch import nn
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
-from flfast.datamodules.federated import FederatedDataModule, Kinds
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.population import Kinds
 from flfast.lit.channels_last import use_channels_last
 from flfast.lit.trainers import dtype_of_precision
 from flfast.lit.user_module import UserModule

@@ -29,9 +29,8 @@ def federated(examples, partition, *, split=(0.0, 0.25), **options):
         lambda: examples,
         partition,
         seed=0,
-        split=Split(*split),
+        split=Split(*split, **options),
         loading=Loading(eval_batch_size=4),
-        **options,
     )
     data.setup()
     return data
@@ -290,14 +289,13 @@ def test_impossible_normalisation_is_refused(mean, std, message):
 
 
 def with_server(num, **options):
-    split = Split(0.0, 0.25, server_examples=num)
+    split = Split(0.0, 0.25, server_examples=num, **options)
     data = FederatedDataModule(
         lambda: examples(),
         partial(iid, num_clients=4, min_samples=1),
         seed=0,
         split=split,
         loading=Loading(eval_batch_size=4),
-        **options,
     )
     data.setup()
     return data
