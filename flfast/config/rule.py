@@ -1,5 +1,6 @@
 """What a rule about a config is. Torch-free."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ def shown(value: Any) -> str:
 
 
 def choice(node: Config) -> str:
-    """The name of what a config group chose."""
-    name = str(node["_target_"]).rpartition(".")[2]
+    """The name of what a config group chose; of a class of ours, as it is typed."""
+    target = str(node["_target_"])
+    name = target.rpartition(".")[2]
+    if target.startswith("flfast."):
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return "async" if name == "asynchronous" else name  # a keyword of Python

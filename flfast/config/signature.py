@@ -21,6 +21,10 @@ _IMPORTABLE = {
 }
 
 
+_RECORD = "dataclass(frozen=True, kw_only=True)"
+"""The decorator of records whose fields are options; those of others are not read."""
+
+
 class Parameter(NamedTuple):
     """One parameter of a target.
 
@@ -152,9 +156,22 @@ def _class_signature(module: str, node: ast.ClassDef) -> Signature:
             return _signature_of_args(module, item.args, skip=1)
     if not node.decorator_list and not node.bases:
         return Signature({}, open_ended=False)
+    if any(ast.unparse(decorator) == _RECORD for decorator in node.decorator_list):
+        return Signature(_fields(module, node), open_ended=False)
     if node.decorator_list or not isinstance(node.bases[0], ast.Name):
         raise _Unreadable(node.name)
     return _signature(module, node.bases[0].id)
+
+
+def _fields(module: str, node: ast.ClassDef) -> dict[str, Parameter]:
+    """Fields of a record, beside those that it inherits."""
+    inherited = [_signature(module, base.id) for base in node.bases if isinstance(base, ast.Name)]
+    found = {name: p for base in reversed(inherited) for name, p in base.parameters.items()}
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = _evaluate_annotation(module, item.annotation)
+            found[item.target.id] = Parameter(annotation, required=item.value is None)
+    return found
 
 
 def _signature_of_args(module: str, args: ast.arguments, *, skip: int) -> Signature:

@@ -14,8 +14,8 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.population import Population
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Affected, Shift
+from flfast.datamodules.sources.source import examples_from
 from flfast.datamodules.splits import Split, split_examples, val_set
-from flfast.state.injection import call_with
 from flfast.state.plan import Batching
 
 
@@ -26,7 +26,8 @@ class FederatedDataModule(Population):
     `datamodule=module.client(3)` on those of one client.
 
     Args:
-        source: () -> `Examples`; gets `seed` if it has such a parameter.
+        source: () -> `Examples`, or a record of options that loads them; gets `seed` if it has
+            such a parameter.
         partition: -> owner int64 [N] of the N training examples that the server does not have;
             gets `labels`, `num_examples`, `rng`, `owner` (the dataset's own clients), `inputs`
             and `digest` if it has such parameters.
@@ -57,7 +58,7 @@ class FederatedDataModule(Population):
         """
         if self._fetch is not None:
             return
-        examples = call_with(self.source, seed=self.seed)
+        examples = examples_from(self.source, seed=self.seed)
         warn_of_equal_targets(examples)
         self.splits, central, server, self.owner, self.digest = split_examples(
             examples, self.partition, seed=self.seed, split=self.split

@@ -18,11 +18,13 @@ from flfast.algorithms.kit.local_optimizer import average_optimizer, keep_optimi
 from flfast.algorithms.local import local
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own, is_data_module
+from flfast.config.rule import choice
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.own_samples import own_examples
 from flfast.datamodules.remote_data import RemoteData
+from flfast.datamodules.sources.source import examples_from
 from flfast.datamodules.splits import Split
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
@@ -100,7 +102,7 @@ def build_data(config: DictConfig, objects: Own = NOTHING) -> FederatedDataModul
     found = data.examples.task
     if config.task not in {"auto", found}:
         raise ConfigError(
-            f"task={config.task}: data={config.data['_target_'].rpartition('.')[2]} are for "
+            f"task={config.task}: data={choice(config.data)} are for "
             f"task={found}; allowed: auto or {found}"
         )
     return data
@@ -117,7 +119,7 @@ def _source(config: DictConfig, objects: Own) -> Callable[..., Examples]:
             chosen, task = data_source(config) if given is None else given, given_task(config)
             if task == "forecasting" and given is None and asks_for(chosen, "task"):
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
-            found = call_with(chosen, seed=seed, task=task)
+            found = examples_from(chosen, seed=seed, task=task)
             if isinstance(found, DataHooks):
                 keys = ("data.owner", "data.labels")
                 client, labels = (_name_or_function(config, key) for key in keys)

@@ -11,7 +11,7 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as Picture
 
-from flfast.datamodules.sources.hf import hf
+from flfast.datamodules.sources.hf import Hf
 from flfast.tasks.task_type import IGNORED
 
 FEATURES = Features(
@@ -94,7 +94,7 @@ def load(folder):
             "std": [0.5],
             "seed": 0,
         }
-        return hf(**options | changes)
+        return Hf(**options | changes).load()
 
     return load
 

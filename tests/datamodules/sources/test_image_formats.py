@@ -13,8 +13,8 @@ from PIL import ExifTags, Image
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.image_files import image_tensor
 from flfast.datamodules.sources.image_folder import list_class_folders
-from flfast.zoo.datamodules.sources.domains import domains
-from flfast.zoo.datamodules.sources.segmentation_folder import segmentation_folder
+from flfast.zoo.datamodules.sources.domains import Domains
+from flfast.zoo.datamodules.sources.segmentation_folder import SegmentationFolder
 
 TURNS = {
     1: lambda x: x,
@@ -128,11 +128,11 @@ def test_a_photograph_and_its_mask_agree(orientation, tmp_path, rng):
     saved(mask, "JPEG", orientation, tmp_path / "images" / "a.jpg")
     upright = np.ascontiguousarray(TURNS[orientation](mask))
     Image.fromarray(upright).save(tmp_path / "masks" / "a.png")
-    found = segmentation_folder(root=str(tmp_path), **SEGMENTATION)
+    found = SegmentationFolder(root=str(tmp_path), **SEGMENTATION).load()
     same = (found.inputs[0, 0] > 127) == found.targets[0].bool()
     assert same.float().mean() > 0.95
     saved(mask, "PNG", orientation, tmp_path / "masks" / "a.png")
-    turned = segmentation_folder(root=str(tmp_path), **SEGMENTATION)
+    turned = SegmentationFolder(root=str(tmp_path), **SEGMENTATION).load()
     assert torch.equal(turned.targets, found.targets)
 
 
@@ -151,7 +151,7 @@ def test_values_of_masks_do_not_wrap(kind, bit):
             mask[0, 1, 1] = value if part == "masks" else 1
             np.save(folder / part / "a.npy", mask)
         with pytest.raises(ValueError, match=f"a.npy has the values 0 to {value}; allowed"):
-            segmentation_folder(root=name, **SEGMENTATION)
+            SegmentationFolder(root=name, **SEGMENTATION).load()
 
 
 HIDDEN = [".thumbnails", "__MACOSX", "@eaDir", ".ipynb_checkpoints", "$RECYCLE.BIN"]
@@ -193,7 +193,7 @@ def test_hidden_folders_are_no_domains_and_no_clients(cats, rng, caplog):
         for kind in ("cat", "dog"):
             (cats / name / kind).mkdir(parents=True)
             Image.fromarray(blocks(rng, "RGB")).save(cats / name / kind / "a.png")
-    found = domains(
+    found = Domains(
         root=str(cats),
         clients_per_domain=1,
         test_domain=None,
@@ -207,7 +207,7 @@ def test_hidden_folders_are_no_domains_and_no_clients(cats, rng, caplog):
         std=[0.5],
         random_crop=0,
         random_flip=False,
-    )
+    ).load()
     assert found.client_names == ("photo", "sketch")
     assert any(".cache" in line for line in caplog.messages)
 
@@ -219,6 +219,6 @@ def test_hidden_masks_and_clients_are_left_out(tmp_path, rng, caplog):
             (tmp_path / part / client).mkdir(parents=True)
             Image.fromarray(blocks(rng, "L")).save(tmp_path / part / client / "a.png")
         (tmp_path / part / "north" / "._a.png").touch()
-    found = segmentation_folder(root=str(tmp_path), **SEGMENTATION)
+    found = SegmentationFolder(root=str(tmp_path), **SEGMENTATION).load()
     assert found.client_names == ("north",) and len(found.targets) == 1
     assert [line[:22] for line in caplog.messages] == ["3 hidden places with i"] * 2

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,13 +12,13 @@ import torch
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.number_range import as_float32, scale_of
+from flfast.datamodules.sources.source import DataSource
+from flfast.state.options import BelowOne, Count
 
-Objective = Literal["mse", "mae"]
-"""Name of the loss."""
 
-
-class Windows(NamedTuple):
-    """How series are cut. L, H, and the rest in steps.
+@dataclass(frozen=True, kw_only=True)
+class WindowSource(DataSource):
+    """Options of series: how they are cut. L, H, and the rest in steps.
 
     Attributes:
         window: past steps that the model reads, L.
@@ -25,15 +26,15 @@ class Windows(NamedTuple):
         stride: steps between the beginnings of windows.
         season: steps of a season, of the naive forecast that MASE divides by; 1: the last value.
         test_fraction: share of each series' last steps for testing.
-        objective: loss.
+        loss: of scaled values.
     """
 
-    window: int
-    horizon: int
-    stride: int
-    season: int
-    test_fraction: float
-    objective: Objective
+    window: Count
+    horizon: Count
+    stride: Count
+    season: Count
+    test_fraction: BelowOne
+    loss: Literal["mse", "mae"]
 
     def check(self, name: str, steps: int) -> int:
         """The number of steps for testing of a series.
@@ -85,7 +86,7 @@ def windows_of(
     train: np.ndarray | None = None,
     *,
     num_targets: int,
-    cut: Windows,
+    cut: WindowSource,
 ) -> Examples:
     """The windows of a series float64 [T, X] of each client, of which the first C are predicted.
 
@@ -143,6 +144,6 @@ def windows_of(
         client_names=tuple(names),
         unused=np.concatenate(rows["unused"]),
         stride=cut.stride,
-        objective=cut.objective,
+        objective=cut.loss,
         rescaled=partial(windows_of, series, names, columns, num_targets=num_targets, cut=cut),
     )
