@@ -1,7 +1,7 @@
 """Your own arrays: an .npz file, or a folder of .npy files that may be larger than the memory."""
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +123,22 @@ class Npz(DataSource):
         return held_out_test(classes, test_fraction=self.test_fraction, seed=self.seed)
 
     def _transform(self, shape: tuple[int, ...]) -> BatchTransform:
-        mean, std = self.mean, self.std
-        augmenting = {"random_crop": self.random_crop, "random_flip": self.random_flip}
-        if any(augmenting.values()) and len(shape) != 3:
+        mean, std, crop, flip = self.mean, self.std, self.random_crop, self.random_flip
+        if (crop or flip) and len(shape) != 3:
             raise ValueError(
-                f"data.random_crop={self.random_crop} data.random_flip={self.random_flip} need "
-                f"images [channels, height, width], an input has shape {list(shape)}"
+                f"data.random_crop={crop} data.random_flip={flip} need images [channels, height, "
+                f"width], an input has shape {list(shape)}"
             )
-        if any(augmenting.values()):
+        if crop or flip:
             refuse_channels_last(shape)
         if (mean is None) != (std is None):
             raise ValueError(f"data.mean={mean} data.std={std}: give both, or neither")
+        plain = BatchTransform(random_crop=crop, random_flip=flip)
         if mean is None or std is None:
-            return BatchTransform(**augmenting)
+            return plain
         channels = shape[0] if len(shape) == 3 else 1
-        return image_transform(mean=mean, std=std, channels=channels, **augmenting)
+        normalised = image_transform(mean=mean, std=std, channels=channels)
+        return replace(plain, mean=normalised.mean, std=normalised.std)
 
 
 def read_arrays(path: Path, names: Mapping[str, str | None]) -> dict[str, np.ndarray]:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.image_files import ImageFiles
@@ -66,16 +64,9 @@ class ImageSource(PixelSource):
     in_memory: bool
     cache: str | None
 
-    def read_images(
-        self, paths: Sequence[str | Path], channels: Literal[1, 3]
-    ) -> dict[str, Tensor | ImageFiles | BatchTransform]:
+    def read_images(self, paths: Sequence[str | Path], channels: Literal[1, 3]) -> dict[str, Any]:
         """`inputs` and `transform` of `Examples`; raises as `load_images`."""
         transform = self.transform(channels)
-        inputs = load_images(
-            [*map(str, paths)],
-            channels=channels,
-            image_size=self.image_size,
-            in_memory=self.in_memory,
-            cache=self.cache,
-        )
+        files = ImageFiles([*map(str, paths)], channels=channels, image_size=self.image_size)
+        inputs = load_images(files, in_memory=self.in_memory, cache=self.cache)
         return {"inputs": inputs, "transform": transform}

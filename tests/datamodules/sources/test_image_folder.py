@@ -273,11 +273,6 @@ def test_images_that_do_not_fit_are_refused_before_one_is_decoded(
     monkeypatch.setattr(image_files, "image_tensor", None)
     needs_cache = cached and not in_memory  # a cache is of decoded images
     refused = "data.in_memory=true, or" if needs_cache else "data.image_size=1000000"
+    files = ImageFiles([str(tmp_path / "cat" / "a.png")], channels=3, image_size=1_000_000)
     with pytest.raises(ValueError, match=refused):
-        load_images(
-            [str(tmp_path / "cat" / "a.png")],
-            channels=3,
-            image_size=1_000_000,
-            in_memory=in_memory,
-            cache=str(tmp_path / "cache") if cached else None,
-        )
+        load_images(files, in_memory=in_memory, cache=str(tmp_path / "cache") if cached else None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.sources.image_files import image_tensor
+from flfast.datamodules.sources.image_files import ImageFiles, image_tensor
 from flfast.datamodules.sources.image_folder import list_class_folders
 from flfast.zoo.datamodules.sources.domains import Domains
 from flfast.zoo.datamodules.sources.segmentation_folder import SegmentationFolder
@@ -67,9 +67,9 @@ def test_sizes_in_headers_are_those_of_the_turned_images(form, tmp_path, rng):
         paths.append(str(tmp_path / f"{orientation}.{form.lower()}"))
         pixels = upright if orientation < 5 else upright.swapaxes(0, 1)
         saved(np.ascontiguousarray(pixels), form, orientation, paths[-1])
-    options = {"channels": 3, "image_size": None, "cache": None}
-    lazy = load_images(paths, in_memory=False, **options)
-    kept = load_images(paths, in_memory=True, **options)
+    files = ImageFiles(paths, channels=3, image_size=None)
+    lazy = load_images(files, in_memory=False, cache=None)
+    kept = load_images(files, in_memory=True, cache=None)
     assert kept.shape == (8, 3, 24, 40)
     assert torch.equal(kept, torch.stack([lazy[index] for index in range(8)]))
 
@@ -93,15 +93,16 @@ def test_a_file_of_several_images_is_refused_by_name(form, tmp_path, rng):
     path = tmp_path / f"stack.{form.lower()}"
     pages = [Image.fromarray(blocks(rng, "L")) for _ in range(3)]
     pages[0].save(path, form, save_all=True, append_images=pages[1:])
+    files = ImageFiles([str(path)], channels=1, image_size=None)
     with pytest.raises(ValueError, match=f"{path} is not a readable image: it has 3 pages"):
-        load_images([str(path)], channels=1, image_size=None, in_memory=True, cache=None)
+        load_images(files, in_memory=True, cache=None)
 
 
 def test_the_previews_of_a_camera_are_no_pages(tmp_path, rng):
     pages = [Image.fromarray(blocks(rng, "RGB")) for _ in range(2)]
     pages[0].save(tmp_path / "camera.jpg", "MPO", save_all=True, append_images=pages[1:])
-    options = {"channels": 3, "image_size": None, "in_memory": True, "cache": None}
-    found = load_images([str(tmp_path / "camera.jpg")], **options)[0].numpy()
+    files = ImageFiles([str(tmp_path / "camera.jpg")], channels=3, image_size=None)
+    found = load_images(files, in_memory=True, cache=None)[0].numpy()
     wanted = np.asarray(pages[0]).transpose(2, 0, 1)
     assert np.abs(found.astype(int) - wanted).mean() < 40
 

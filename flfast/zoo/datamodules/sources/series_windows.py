@@ -105,18 +105,8 @@ def windows_of(
         length = len(values) - cut.check(name, len(values))
         bounds = np.searchsorted(train, [num, num - (-length // cut.stride)])
         used = cut.steps_of(train[slice(*bounds)] - num, length)
-        training = values[:length][used]
-        mean, std, flat = scale_of(training)
-        naive = naive_error(values[:length, :num_targets], cut.season, used)
-        flat[:num_targets] |= ~(naive > 1e-12 * np.abs(training).max(axis=0)[:num_targets])
-        if flat[:num_targets].any():
-            raise ValueError(
-                f"series {name}: column {columns[int(flat.argmax())]} is constant in training, or "
-                f"repeats itself every data.season={cut.season} steps or has none so far apart, "
-                "so MASE would divide by zero; leave it out"
-            )
-        facts = np.stack([mean, std])[:, :num_targets]
-        facts = np.concatenate([facts, (naive / std[:num_targets])[None]])
+        mean, std, naive = _scale(values[:length], used, cut.season, num_targets, name, columns)
+        facts = np.stack([mean[:num_targets], std[:num_targets], naive / std[:num_targets]])
         scaled = as_float32(f"series {name}", (values - mean) / std)
         for is_test, part in ((False, scaled[:length]), (True, scaled[length:])):
             starts = np.arange(0, len(part), cut.stride)
@@ -147,3 +137,29 @@ def windows_of(
         objective=cut.loss,
         rescaled=partial(windows_of, series, names, columns, num_targets=num_targets, cut=cut),
     )
+
+
+def _scale(
+    values: np.ndarray,
+    used: np.ndarray,
+    season: int,
+    num_targets: int,
+    name: str,
+    columns: Sequence[str],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean and standard deviation [X] of used steps of a training part, and the naive errors [C].
+
+    Raises:
+        ValueError: if a column to predict is constant, or its naive error is zero.
+    """
+    training = values[used]
+    mean, std, flat = scale_of(training)
+    naive = naive_error(values[:, :num_targets], season, used)
+    flat[:num_targets] |= ~(naive > 1e-12 * np.abs(training).max(axis=0)[:num_targets])
+    if flat[:num_targets].any():
+        raise ValueError(
+            f"series {name}: column {columns[int(flat.argmax())]} is constant in training, or "
+            f"repeats itself every data.season={season} steps or has none so far apart, so MASE "
+            "would divide by zero; leave it out"
+        )
+    return mean, std, naive

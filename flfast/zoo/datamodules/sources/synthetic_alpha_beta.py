@@ -50,10 +50,16 @@ class SyntheticAlphaBeta(DataSource):
         Raises:
             ValueError: if the data do not fit into memory.
         """
-        rng = generator(self.seed, "synthetic alpha beta")
-        sizes = self._sizes(rng)
+        rng, num = generator(self.seed, "synthetic alpha beta"), self.num_clients
+        asked = f"data.num_clients={num} data.num_features={self.num_features}"
+        require_memory(8 * num, asked)
+        sizes = _SMALLEST + rng.lognormal(_LOG_MEAN, _LOG_STD, num).astype(np.int64)
+        weights_bytes = 8 * self.num_features * self.num_classes
+        # The parts of all clients in float32, and once more when they are joined.
+        what = f"{asked} data.num_classes={self.num_classes}: {sizes.sum():,} examples"
+        require_memory(weights_bytes + 8 * int(sizes.sum()) * self.num_features, what)
         inputs, classes = self._draw(sizes, rng)
-        owner = np.repeat(np.arange(self.num_clients), sizes)
+        owner = np.repeat(np.arange(num), sizes)
         place = np.concatenate([np.arange(size) for size in sizes])
         num_test = np.floor(self.test_fraction * sizes + 0.5).astype(np.int64)
         return Examples(
@@ -63,18 +69,6 @@ class SyntheticAlphaBeta(DataSource):
             is_test=place >= (sizes - np.minimum(num_test, sizes - 1))[owner],
             owner=owner,
         )
-
-    def _sizes(self, rng: np.random.Generator) -> np.ndarray:
-        """Examples of each client, int64 [K]."""
-        asked = f"data.num_clients={self.num_clients} data.num_features={self.num_features}"
-        require_memory(8 * self.num_clients, asked)
-        drawn = rng.lognormal(_LOG_MEAN, _LOG_STD, self.num_clients)
-        sizes: np.ndarray = _SMALLEST + drawn.astype(np.int64)
-        weights_bytes = 8 * self.num_features * self.num_classes
-        # The parts of all clients in float32, and once more when they are joined.
-        what = f"{asked} data.num_classes={self.num_classes}: {sizes.sum():,} examples"
-        require_memory(weights_bytes + 8 * int(sizes.sum()) * self.num_features, what)
-        return sizes
 
     def _draw(self, sizes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Inputs float32 [N, num_features], and classes int64 [N]."""
