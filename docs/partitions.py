@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.offers import flat_inputs, offers_to
+from flfast.datamodules.sources.source import examples_from
 from flfast.output.callbacks.figures import figure
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator
@@ -126,7 +127,7 @@ def _node(group: str, option: str, settings: list[str]) -> OmegaConf:
 
 
 def _examples(option: str, *settings: str) -> Examples:
-    return call_with(instantiate(_node("data", option, list(settings))), seed=0, task=None)
+    return examples_from(instantiate(_node("data", option, list(settings))), seed=0, task=None)
 
 
 def _write_table(folder: Path) -> Path:

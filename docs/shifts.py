@@ -12,11 +12,11 @@ from hydra.utils import instantiate
 from matplotlib.axes import Axes
 from omegaconf import OmegaConf
 
+from flfast.datamodules.client_indices import group_by_client
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import Drawn, Shift
 from flfast.datamodules.sources.digits import digits
-from flfast.datamodules.splits import group_by_client
 from flfast.datamodules.transforms import BatchTransform
 from flfast.output.callbacks.figures import figure
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.hf import hf
-from flfast.datamodules.sources.tabular import table
+from flfast.datamodules.sources.hf import Hf
+from flfast.datamodules.sources.tabular import Table
 
 _OPTIONS = {"targets": "y", "owner": "who", "test_fraction": 0.0, "task": None, "seed": 0}
 
@@ -18,13 +18,13 @@ def read_table(path: Path, missing: str = "error", **options: object) -> Example
         options: in place of the default ones.
     """
     names = {"numeric": ["x"], "categorical": ["town"], "is_test": "part"}
-    return table(
+    return Table(
         path=str(path),
         **_OPTIONS | names | options,
         standardise="none",
         standardise_targets=False,
         missing=missing,
-    )
+    ).load()
 
 
 def read_hf(path: Path, missing: str = "error", **options: object) -> Examples:
@@ -35,7 +35,7 @@ def read_hf(path: Path, missing: str = "error", **options: object) -> Examples:
         missing: as of `hf`.
         options: in place of the default ones.
     """
-    return hf(
+    return Hf(
         path=str(path),
         **_OPTIONS | {"inputs": "x"} | options,
         **dict.fromkeys(("name", "image_size", "test_split")),
@@ -50,4 +50,4 @@ def read_hf(path: Path, missing: str = "error", **options: object) -> Examples:
         mean=[0.5],
         std=[0.5],
         missing=missing,
-    )
+    ).load()

@@ -161,7 +161,7 @@ def make_data():
             lambda: examples,
             lambda num_examples: owner,
             seed=seed,
-            split=Split(*split, server_examples=num_server),
+            split=Split(*split, server_examples=num_server, pooled=kwargs.pop("pooled", False)),
             loading=loading or Loading(eval_batch_size=7),
             **kwargs,
         )

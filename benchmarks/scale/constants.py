@@ -20,7 +20,7 @@ from benchmarks.scale.model import Constants
 from flfast.channel.reduction import MeanReduction
 from flfast.channel.sent import ClientReport
 from flfast.checkpoints.files import publish
-from flfast.datamodules.splits import ClientIndices
+from flfast.datamodules.client_indices import ClientIndices
 from flfast.distributed.assignment import assign_cohort
 from flfast.distributed.client_state_placement import owner
 from flfast.distributed.world import ALONE, World, common_spec

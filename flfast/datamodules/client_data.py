@@ -1,12 +1,10 @@
 """The LightningDataModule of one client."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
 
 from flfast.datamodules.batches import (
@@ -18,13 +16,9 @@ from flfast.datamodules.batches import (
     local_epoch,
     subset_size,
 )
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.population import Population, transform_batch
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
-from flfast.state.weights import dtype_of_module
-
-if TYPE_CHECKING:
-    from flfast.datamodules.federated import FederatedDataModule
 
 
 class ClientDataModule(L.LightningDataModule):
@@ -35,11 +29,11 @@ class ClientDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        data: "FederatedDataModule",
+        data: Population,
         client_id: int,
         *,
         batching: Batching,
-        round_idx: int,
+        round_idx: int = 1,
         rank_share: RankShare = WHOLE,
         indices: np.ndarray | None = None,
     ) -> None:
@@ -111,21 +105,3 @@ class ClientDataModule(L.LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Normalise the batch on its device; augment training batches."""
         return transform_batch(self, self.data.examples, batch, rng=self._augment_rng)
-
-
-def transform_batch(
-    module: L.LightningDataModule,
-    examples: Examples,
-    batch: Batch,
-    *,
-    rng: np.random.Generator | None = None,
-) -> Batch:
-    """Normalise a batch to the model's precision; `rng` augments it, during training only."""
-    trainer = module.trainer
-    assert trainer is not None
-    # Not the `dtype` of Lightning, which stays that of an earlier phase of the schedule.
-    has_model = trainer.model is not None
-    dtype = dtype_of_module(trainer.lightning_module) if has_model else torch.get_default_dtype()
-    training = trainer.state.stage == RunningStage.TRAINING
-    inputs = examples.transform(batch.inputs, dtype=dtype, rng=rng if training else None)
-    return batch._replace(inputs=inputs)

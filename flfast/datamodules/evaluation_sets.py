@@ -9,9 +9,8 @@ import numpy as np
 
 from flfast.datamodules.backdoor import Backdoor
 from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_limited
-from flfast.datamodules.client_data import transform_batch
-from flfast.datamodules.federated import FederatedDataModule, Kinds
-from flfast.datamodules.splits import ClientIndices
+from flfast.datamodules.client_indices import ClientIndices
+from flfast.datamodules.population import Kinds, Population, transform_batch
 from flfast.state.options import num_of_share
 from flfast.state.randomness import generator, uniforms
 
@@ -48,7 +47,7 @@ class EvaluationPart(L.LightningDataModule):
 
     def __init__(
         self,
-        data: FederatedDataModule,
+        data: Population,
         indices: np.ndarray,
         owner: np.ndarray | None,
         rank_share: RankShare,
@@ -95,7 +94,7 @@ class EvaluationDataModule(EvaluationPart):
 
     def __init__(
         self,
-        data: FederatedDataModule,
+        data: Population,
         names: Sequence[str],
         *,
         limit: float | int = 1.0,
@@ -197,7 +196,7 @@ def _drawn(
     return indices[kept], groups[kept]
 
 
-def _members(data: FederatedDataModule, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _members(data: Population, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Examples of a set and their clients, or -1, int64 [m] each."""
     if name == "global":
         return data.central_test, np.full_like(data.central_test, -1)

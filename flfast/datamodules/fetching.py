@@ -30,12 +30,14 @@ class Loading(NamedTuple):
         num_workers: worker processes; 0 reads in the main process.
         pin_memory: page-locked batches, for faster copies to a GPU.
         persistent_workers: keep workers for the whole run.
+        samples: whether batches are [inputs, targets], for a module that reads both.
     """
 
     eval_batch_size: int
     num_workers: int = 0
     pin_memory: bool = False
     persistent_workers: bool = False
+    samples: bool = False
 
 
 def make_fetch(examples: Examples, loading: Loading) -> Fetch:

@@ -167,7 +167,7 @@ def roles(sizes: Sequence[int], clients: ClientNames) -> dict[str, Any]:
     if not central and (unknown := known.owner < 0).any():
         raise ValueError(f"test_data=: client {names[unknown][0]} has no examples in data=")
     owner = np.append(known.owner, np.full(sizes[2], -1))
-    return found | {"owner": owner, "client_names": known.names}
+    return found | {"owner": owner, "client_names": known.client_names}
 
 
 def sample_labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:

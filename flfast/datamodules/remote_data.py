@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from flfast.datamodules.client_indices import ClientIndices
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.samples import SampleTransform, StackedSamples
-from flfast.datamodules.splits import ClientIndices
 from flfast.datamodules.transforms import AS_STORED
 from flfast.tasks.names import TaskName
 
@@ -141,7 +141,6 @@ class RemoteData(FederatedDataModule):
         self.drawn, self.digest = {}, ""
         self.train_clients = self.splits["train"]
         self.owner = self.train_clients.owner()
-        self.central_test, self.server = np.zeros(0, np.int64), None
         self._hold_out()
 
     def _made_up(self) -> Examples:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flfast.datamodules.client_indices import ClientIndices, group_by_client
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.offers import digest_of_targets, labels_of, offers_to
 from flfast.state.injection import asks_for, call_with
@@ -12,7 +13,7 @@ from flfast.state.randomness import generator, uniforms
 
 
 class Split(NamedTuple):
-    """Examples and clients that are held out from training.
+    """How examples are divided: what is held out from training, and who has the rest.
 
     Attributes:
         val: share of every client's examples for validation, in [0, 1). Model selection uses
@@ -24,6 +25,9 @@ class Split(NamedTuple):
             not used.
         server_examples: training examples that the server has and no client, drawn before the
             partition.
+        pooled: train one client that has all training examples: the centralised baseline.
+        only: (number, K) of the only client whose examples are kept, of a deployment with K
+            clients; None keeps all.
     """
 
     val: float
@@ -31,56 +35,8 @@ class Split(NamedTuple):
     clients: int | float = 0
     few_shot: int | None = None
     server_examples: int = 0
-
-
-class ClientIndices(NamedTuple):
-    """Indices of the examples of all clients, in one array. K clients, M examples.
-
-    Attributes:
-        indices: examples, grouped by client, int64 [M].
-        offsets: int64 [K + 1]; client k has `indices[offsets[k]:offsets[k + 1]]`.
-    """
-
-    indices: np.ndarray
-    offsets: np.ndarray
-
-    def indices_of(self, client_id: int) -> np.ndarray:
-        """Examples of one client, a view."""
-        return self.indices[self.offsets[client_id] : self.offsets[client_id + 1]]
-
-    def sizes(self) -> np.ndarray:
-        """Number of examples of each client, int64 [K]."""
-        return np.diff(self.offsets)
-
-    def owner(self) -> np.ndarray:
-        """Client of each entry of `indices`, int64 [M]."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-    def only(self, clients: np.ndarray) -> "ClientIndices":
-        """The examples of the given clients; all other clients have none."""
-        if len(clients) == len(self.offsets) - 1:
-            return self
-        sizes = np.zeros(len(self.offsets) - 1, dtype=np.int64)
-        sizes[clients] = self.sizes()[clients]
-        kept = self.indices[np.isin(self.owner(), clients)]
-        return ClientIndices(kept, np.concatenate([[0], np.cumsum(sizes)]))
-
-    def pooled(self) -> "ClientIndices":
-        """One client that has all examples."""
-        return ClientIndices(self.indices, np.array([0, len(self.indices)]))
-
-    def with_one_more(self, indices: np.ndarray) -> "ClientIndices":
-        """The same clients, and behind the last one another with the given examples."""
-        joined = np.concatenate([self.indices, indices])
-        return ClientIndices(joined, np.append(self.offsets, len(joined)))
-
-
-def group_by_client(indices: np.ndarray, owner: np.ndarray, num_clients: int) -> ClientIndices:
-    """Group examples int64 [M] by their client, int64 [M] in [0, num_clients)."""
-    order = np.argsort(owner, kind="stable")
-    offsets = np.zeros(num_clients + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owner, minlength=num_clients), out=offsets[1:])
-    return ClientIndices(indices[order], offsets)
+    pooled: bool = False
+    only: tuple[int, int] | None = None
 
 
 def split_clients(
@@ -174,7 +130,6 @@ def split_examples(
     *,
     seed: int,
     split: Split,
-    client: int | None = None,
 ) -> SplitExamples:
     """Divide the examples among the server, the clients and the central test set.
 
@@ -184,15 +139,10 @@ def split_examples(
     partition leaves each of the dataset's clients whole, they belong to the client that has their
     owner. If some have no owner, -1, all are central.
 
-    `client` is the number of the client whose process this is. If the partition makes one client
-    only, this is it, and all examples are its own. They are split as in a process that has the
-    examples of all clients.
+    If the partition makes one client only, and this is the process of `split.only`, all examples
+    are that client's. They are split as in a process that has the examples of all clients.
     """
-    num = len(examples.targets)
-    is_test = np.zeros(num, bool) if examples.is_test is None else examples.is_test
-    used = np.ones(num, bool) if examples.unused is None else ~examples.unused
-    used[val_set(examples)] = False
-    given, held_out = np.flatnonzero(~is_test & used), np.flatnonzero(is_test & used)
+    given, central = _training_and_test(examples)
     server = draw_for_server(given, split.server_examples, generator(seed, "server"))
     pool = np.setdiff1d(given, server, assume_unique=True)
     if examples.owner is not None and asks_for(partition, "owner"):
@@ -202,41 +152,82 @@ def split_examples(
                 f"split.server_examples={len(server)} leaves no training example to client "
                 f"{lost[0]}; allowed: fewer, or another partition"
             )
-    rng = generator(seed, "partition")
     digest = digest_of_targets(examples, pool)
     offers = offers_to(partition, examples, pool)
+    rng = generator(seed, "partition")
     owner = call_with(partition, **offers, rng=rng, digest=digest).astype(np.int64)
-    num_clients = int(owner.max()) + 1
-    sizes = np.bincount(owner, minlength=num_clients)
+    sizes = np.bincount(owner)
     if not sizes.all():
-        raise ValueError(f"client {int(sizes.argmin())} of {num_clients} has no training example")
-    number = client if num_clients == 1 else None
-    own_test = np.zeros(0 if number is None else len(held_out), dtype=np.int64)
-    if examples.owner is not None and number is None:
-        own_test = _client_of(examples.owner[held_out], examples.owner[pool], owner)
-    has_test = np.bincount(own_test, minlength=num_clients) > 0
-    place = generator(seed, "split").random(len(owner))
+        raise ValueError(f"client {int(sizes.argmin())} of {len(sizes)} has no training example")
+    number = split.only[0] if split.only is not None and len(sizes) == 1 else None
+    tests = _clients_of_tests(examples, central, pool, owner, number)
+    place = _places(examples, pool, owner, number, seed)
+    splits = _split_pool(examples, pool, owner, tests, place, split)
+    if len(tests):
+        test = splits["test"]
+        indices, whose = np.append(test.indices, central), np.append(test.owner(), tests)
+        splits["test"] = group_by_client(indices, whose, len(sizes))
+        central = central[:0]
+    return SplitExamples(splits, central, server, owner, digest)
+
+
+def _training_and_test(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """The examples for training and those of the dataset's test set, int64 each."""
+    num = len(examples.targets)
+    is_test = np.zeros(num, bool) if examples.is_test is None else examples.is_test
+    used = np.ones(num, bool) if examples.unused is None else ~examples.unused
+    used[val_set(examples)] = False
+    return np.flatnonzero(~is_test & used), np.flatnonzero(is_test & used)
+
+
+def _clients_of_tests(
+    examples: Examples, tests: np.ndarray, pool: np.ndarray, owner: np.ndarray, number: int | None
+) -> np.ndarray:
+    """Client of each example of the dataset's test set, int64 [M]; [0] if the set is central."""
+    if number is not None:
+        return np.zeros(len(tests), dtype=np.int64)
+    if examples.owner is None:
+        return np.zeros(0, dtype=np.int64)
+    return _client_of(examples.owner[tests], examples.owner[pool], owner)
+
+
+def _places(
+    examples: Examples, pool: np.ndarray, owner: np.ndarray, number: int | None, seed: int
+) -> np.ndarray:
+    """Random places of the training pool, by which held-out examples are chosen, [M]."""
     names = np.zeros(len(pool), np.int64) if examples.owner is None else examples.owner[pool]
     if len(_client_of(names, names, owner)):  # each of its clients may be in its own process
-        place = own_places(owner, number or 0, seed)
-    shares: dict[str, np.ndarray | float]
-    shares = {
+        return own_places(owner, number or 0, seed)
+    return generator(seed, "split").random(len(owner))
+
+
+def _split_pool(
+    examples: Examples,
+    pool: np.ndarray,
+    owner: np.ndarray,
+    tests: np.ndarray,
+    place: np.ndarray,
+    split: Split,
+) -> dict[str, ClientIndices]:
+    """`train`, `val` and `test` of the training pool; clients that have `tests` draw none."""
+    num_clients = int(owner.max()) + 1
+    has_test = np.bincount(tests, minlength=num_clients) > 0
+    shares: dict[str, np.ndarray | float] = {
         "test": np.where(has_test, 0.0, split.test),
         "val": split.val if examples.is_val is None else 0.0,
     }
-    overlap = examples.overlap
     splits = split_clients(
-        pool, owner, num_clients=num_clients, fractions=shares, place=place, overlap=overlap
+        pool,
+        owner,
+        num_clients=num_clients,
+        fractions=shares,
+        place=place,
+        overlap=examples.overlap,
     )
     if split.few_shot is not None:
         labels = labels_of(examples, f"split.few_shot={split.few_shot}", "null")
         splits["train"] = few_of_each_class(splits["train"], labels, most=split.few_shot)
-    if not len(own_test):
-        return SplitExamples(splits, held_out, server, owner, digest)
-    test = splits["test"]
-    tests, whose = np.concatenate([test.indices, held_out]), np.append(test.owner(), own_test)
-    splits["test"] = group_by_client(tests, whose, num_clients)
-    return SplitExamples(splits, np.zeros(0, dtype=np.int64), server, owner, digest)
+    return splits
 
 
 def val_set(examples: Examples) -> np.ndarray:

@@ -123,15 +123,15 @@ _WITHOUT = "an owner of -1 is a missing one, and a test set may lack all owners 
 
 
 class Clients(NamedTuple):
-    """The natural clients of a dataset.
+    """The natural clients of a dataset: two attributes of `Examples`.
 
     Attributes:
         owner: client of every example, int64 [N]; -1 for none.
-        names: name of each client; empty if clients have no other name than their number.
+        client_names: name of each client; empty if clients have no other name than their number.
     """
 
     owner: np.ndarray
-    names: tuple[str, ...]
+    client_names: tuple[str, ...]
 
 
 def number_clients(

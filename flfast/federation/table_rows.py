@@ -9,7 +9,7 @@ import torch
 from flfast.channel.channel import Channel
 from flfast.channel.sent import ClientReport
 from flfast.datamodules.evaluation_sets import ATTACK
-from flfast.datamodules.federated import Kinds
+from flfast.datamodules.population import Kinds
 from flfast.engines.evaluation.metrics import GroupMetrics, part_of_groups, summary
 from flfast.engines.reports import Trained
 from flfast.federation.samplers.cohort import Cohort

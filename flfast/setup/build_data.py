@@ -12,16 +12,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own, is_data_module
+from flfast.config.values import choice
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.own_samples import own_examples
 from flfast.datamodules.remote_data import RemoteData
+from flfast.datamodules.sources.source import examples_from
 from flfast.datamodules.splits import Split
 from flfast.setup.data_modules import load
 from flfast.setup.preload import data_source, given_task
 from flfast.setup.user_code import named, of_kind
-from flfast.state.injection import asks_for, call_with
+from flfast.state.injection import asks_for
 
 log = logging.getLogger(__name__)
 
@@ -53,19 +55,16 @@ def build_data(config: DictConfig, objects: Own = NOTHING) -> FederatedDataModul
             _source(config, objects),
             instantiate(config.partition),
             seed=config.seed,
-            split=split,
-            loading=loading,
-            pooled=config.mode == "centralized",
-            samples=config.task == "module",
+            split=split._replace(pooled=config.mode == "centralized", only=objects.client),
+            loading=loading._replace(samples=config.task == "module"),
             shift=instantiate(config.shift),
-            client=objects.client,
         )
     data.setup()
     _log_unused(config, data, objects)
     found = data.examples.task
     if config.task not in {"auto", found}:
         raise ConfigError(
-            f"task={config.task}: data={config.data['_target_'].rpartition('.')[2]} are for "
+            f"task={config.task}: data={choice(config.data)} are for "
             f"task={found}; allowed: auto or {found}"
         )
     return data
@@ -111,7 +110,7 @@ def _source(config: DictConfig, objects: Own) -> Callable[..., Examples]:
             chosen, task = data_source(config) if given is None else given, given_task(config)
             if task == "forecasting" and given is None and asks_for(chosen, "task"):
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
-            found = call_with(chosen, seed=seed, task=task)
+            found = examples_from(chosen, seed=seed, task=task)
             if isinstance(found, DataHooks):
                 keys = ("data.owner", "data.labels")
                 client, labels = (_name_or_function(config, key) for key in keys)

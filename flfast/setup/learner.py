@@ -18,7 +18,8 @@ from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.config.combinations import check_composed
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
-from flfast.datamodules.federated import FederatedDataModule, Kinds
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.population import Kinds
 from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer

@@ -15,7 +15,8 @@ from flfast.config.check import check
 from flfast.config.errors import ConfigError
 from flfast.config.own import is_data_module, passed
 from flfast.datamodules.examples import Examples
-from flfast.state.injection import asks_for, call_with
+from flfast.datamodules.sources.source import examples_from
+from flfast.state.injection import asks_for
 from flfast.state.native.compiler import missing
 from flfast.tasks.names import TaskName
 
@@ -50,7 +51,7 @@ def preload(configs: Sequence[DictConfig]) -> None:
         try:
             source: Callable[..., Examples] = instantiate(config.data)
             if not asks_for(source, "seed"):
-                _loaded[key] = call_with(source, task=given_task(config))
+                _loaded[key] = examples_from(source, task=given_task(config))
         except Exception as error:  # noqa: BLE001 - the jobs say so, with a better message
             log.debug("the jobs load their data themselves: %s", error)
 

@@ -10,7 +10,7 @@ from composing import FILES
 
 import flfast
 from flfast.api.own_data import read_data
-from flfast.datamodules.sources.tabular import table
+from flfast.datamodules.sources.tabular import Table
 from flfast.output.results.table import read_rows
 
 CITIES = ["Bonn", "Ulm", "Essen", "Aachen"]
@@ -27,7 +27,7 @@ FRAME = pd.DataFrame(
 
 def test_a_frame_is_read_as_the_table_of_its_file(tmp_path):
     FRAME.to_parquet(tmp_path / "t.parquet")
-    expected = table(
+    expected = Table(
         path=str(tmp_path / "t.parquet"),
         targets="label",
         owner="who",
@@ -40,7 +40,7 @@ def test_a_frame_is_read_as_the_table_of_its_file(tmp_path):
         standardise_targets=False,
         missing="error",
         task=None,
-    )
+    ).load()
     found = read_data(FRAME, None, target="label", client="who")
     for name in ("inputs", "targets"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))

@@ -310,7 +310,7 @@ def test_data_of_a_saved_run_neither_write_nor_download(option, folder):
 
 
 def test_the_user_may_let_data_of_a_saved_run_write_and_download(folder, caplog):
-    target = "flfast.datamodules.sources.image_folder.image_folder"
+    target = "flfast.datamodules.sources.image_folder.ImageFolder"
     data = OmegaConf.to_container(without_hydra(compose(["data=image_folder"])), resolve=False)
     run = folder(put("data", data["data"] | {"cache": "/elsewhere"}))
     assert read_config(run).data.cache is None

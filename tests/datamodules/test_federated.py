@@ -30,9 +30,8 @@ def federated(examples, partition, *, split=(0.0, 0.25), **options):
         lambda: examples,
         partition,
         seed=0,
-        split=Split(*split),
+        split=Split(*split, **options),
         loading=Loading(eval_batch_size=4),
-        **options,
     )
     data.setup()
     return data
@@ -151,7 +150,9 @@ def test_a_plain_trainer_runs_on_the_whole_and_on_one_client(tmp_path):
     trainer(tmp_path).fit(alone, datamodule=data.client(2))
     assert alone.num_seen == len(data.splits["train"].indices_of(2))
     assert len(targets_of(tmp_path, whole, data)) == len(data.central_test)
-    assert len(targets_of(tmp_path, whole, data.client(1))) == len(data.splits["test"].indices_of(1))
+    assert len(targets_of(tmp_path, whole, data.client(1))) == len(
+        data.splits["test"].indices_of(1)
+    )
 
 
 def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):
@@ -296,14 +297,13 @@ def test_impossible_normalisation_is_refused(mean, std, message):
 
 
 def with_server(num, **options):
-    split = Split(0.0, 0.25, server_examples=num)
+    split = Split(0.0, 0.25, server_examples=num, **options)
     data = FederatedDataModule(
         lambda: examples(),
         partial(iid, num_clients=4, min_samples=1),
         seed=0,
         split=split,
         loading=Loading(eval_batch_size=4),
-        **options,
     )
     data.setup()
     return data

@@ -15,7 +15,7 @@ from sampling import rotating
 import flfast
 from flfast.api.own_data import read_data
 from flfast.datamodules.missing import missing_owners, missing_rows
-from flfast.datamodules.sources.npz import npz
+from flfast.datamodules.sources.npz import Npz
 from flfast.datamodules.value_names import number_clients
 
 NUM = 12
@@ -112,10 +112,10 @@ def test_arrays_with_a_missing_owner_are_refused(tmp_path, owner):
     options |= {"random_crop": 0, "random_flip": False, "seed": 0, "test_fraction": 0.5}
     np.savez(tmp_path / "a.npz", **arrays, owner=owner)
     with pytest.raises(ValueError, match=r"owner.*: 1 of 12 values are missing, in row 5 "):
-        npz(root=str(tmp_path / "a.npz"), **options)
+        Npz(root=str(tmp_path / "a.npz"), **options).load()
     np.savez(tmp_path / "a.npz", **arrays, owner=owner, is_test=np.arange(NUM) == 4)
     with pytest.raises(ValueError, match=r"owner.*: 1 of 12 values are missing, in row 5 "):
-        npz(root=str(tmp_path / "a.npz"), **options)
+        Npz(root=str(tmp_path / "a.npz"), **options).load()
 
 
 @pytest.mark.parametrize("role", ["who", "x", "y"])

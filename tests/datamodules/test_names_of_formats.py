@@ -76,11 +76,11 @@ def write(folder, frame, suffix):
 
 def read_table(folder, names, suffix):
     path = write(folder, rows_of(names), suffix)
-    by_owner = tabular.table(path=path, targets="y", **TABLE | {"owner": "who"})
+    by_owner = tabular.Table(path=path, targets="y", **TABLE | {"owner": "who"}).load()
     as_class = TABLE | {"task": "classification"}
-    classes = tabular.table(path=path, targets="who", **as_class).class_names
+    classes = tabular.Table(path=path, targets="who", **as_class).load().class_names
     as_category = TABLE | {"categorical": ["who"]}
-    (_, category) = tabular.table(path=path, targets="y", **as_category).input_names
+    (_, category) = tabular.Table(path=path, targets="y", **as_category).load().input_names
     assert category == f"who: {', '.join(classes or map(str, range(len(names))))}"
     return by_owner, classes
 
@@ -88,8 +88,8 @@ def read_table(folder, names, suffix):
 def read_hf(folder, names, suffix):
     path = write(folder, rows_of(names), suffix)
     options = HF | {"cache_dir": str(folder / "cache")}
-    by_owner = hf.hf(path=path, targets="y", **options | {"owner": "who"})
-    classes = hf.hf(path=path, targets="who", **options | {"task": "classification"})
+    by_owner = hf.Hf(path=path, targets="y", **options | {"owner": "who"}).load()
+    classes = hf.Hf(path=path, targets="who", **options | {"task": "classification"}).load()
     return by_owner, classes.class_names
 
 
@@ -97,7 +97,7 @@ def read_series(folder, names, suffix):
     path = write(folder, rows_of(names).drop(columns="y"), suffix)
     options = {"time": None, "values": None, "targets": None, "window": 2, "horizon": 1}
     options |= {"stride": 1, "season": 1, "test_fraction": 0.0, "loss": "mse"}
-    return series.series(path=path, owner="who", **options), None
+    return series.Series(path=path, owner="who", **options).load(), None
 
 
 def read_npz(folder, names, _):
@@ -111,7 +111,9 @@ def read_npz(folder, names, _):
     options = dict.fromkeys(("is_test", "num_classes", "mean", "std", "task"))
     options |= {"test_fraction": 0.0, "random_crop": 0, "random_flip": False, "seed": 0}
     root = str(folder / "a.npz")
-    return npz.npz(root=root, inputs="inputs", targets="targets", owner="owner", **options), None
+    return npz.Npz(
+        root=root, inputs="inputs", targets="targets", owner="owner", **options
+    ).load(), None
 
 
 def read_conversations(folder, names, _):
@@ -120,7 +122,7 @@ def read_conversations(folder, names, _):
     options = {"tokenizer": "characters", "chat_template": "plain", "vocabulary_size": 9}
     options |= {"max_tokens": 9, "test_fraction": 0.0, "seed": 0}
     root = str(folder / "c.jsonl")
-    return conversations.instructions(root=root, client_column="who", **options), None
+    return conversations.Conversations(root=root, client_column="who", **options).load(), None
 
 
 def read_frame(_, names, suffix):
@@ -204,7 +206,8 @@ def test_values_of_every_type_have_an_exact_text(tmp_path, values, names):
     frame["who"] = frame["who"].astype(values.dtype)
     frame.to_parquet(tmp_path / "rows.parquet")
     options = TABLE | {"owner": "who", "missing": "drop", "targets": "y"}
-    assert tabular.table(path=str(tmp_path / "rows.parquet"), **options).client_names == (*names,)
+    made = tabular.Table(path=str(tmp_path / "rows.parquet"), **options).load()
+    assert made.client_names == (*names,)
     found = read_data(frame.dropna(), None, target="y", client="who")
     assert found.client_names == (*names,)
 
@@ -219,12 +222,12 @@ def test_a_float_that_may_be_several_integers_is_no_name(tmp_path, kind):
             rows = [{"who": 9007199254740992.0, "x": 1.5, "y": "a"}] * 3
             (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
             path, options = str(tmp_path / "rows.jsonl"), HF | {"cache_dir": str(tmp_path / "c")}
-            hf.hf(path=path, targets="y", **options | {"owner": "who"})
+            hf.Hf(path=path, targets="y", **options | {"owner": "who"}).load()
         elif kind == "csv":
             number_names("who", np.array([2.0**53]))
         else:
             path = write(tmp_path, frame, ".parquet")
-            tabular.table(path=path, targets="y", **TABLE | {"owner": "who"})
+            tabular.Table(path=path, targets="y", **TABLE | {"owner": "who"}).load()
 
 
 def test_numbers_and_texts_in_one_column_are_refused():
@@ -238,7 +241,7 @@ def test_numbers_and_texts_in_one_column_are_refused():
 def test_minus_1_names_nobody_in_every_format(tmp_path, suffix):
     path = write(tmp_path, rows_of(["-1", "2"]), suffix)
     with pytest.raises(ValueError, match=r"data\.owner=who: 12 of 24 values are missing"):
-        tabular.table(path=path, targets="y", **TABLE | {"owner": "who"})
+        tabular.Table(path=path, targets="y", **TABLE | {"owner": "who"}).load()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
@@ -259,9 +262,9 @@ def test_marks_of_test_rows_are_those_of_one_list(tmp_path_factory, suffix, yes,
             options = dict.fromkeys(("owner", "num_classes", "mean", "std", "task"))
             options |= {"test_fraction": 0, "random_crop": 0, "random_flip": False, "seed": 0}
             options |= {"inputs": "inputs", "targets": "targets", "is_test": "is_test"}
-            return npz.npz(root=str(folder / "a.npz"), **options)
+            return npz.Npz(root=str(folder / "a.npz"), **options).load()
         path = write(folder, frame, suffix)
-        return tabular.table(path=path, targets="y", **TABLE | {"is_test": "part"})
+        return tabular.Table(path=path, targets="y", **TABLE | {"is_test": "part"}).load()
 
     if odd is None:
         assert read().is_test.tolist() == [True, False, False] * 12

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from flfast.api.own_data import read_data
 from flfast.config.errors import ConfigError
 from flfast.datamodules.number_range import as_float32, check_finite, unusable_number
-from flfast.datamodules.sources.npz import npz
+from flfast.datamodules.sources.npz import Npz
 from flfast.zoo.datamodules.sources.text_folder import text_folder
 
 NUM = 30
@@ -48,13 +48,13 @@ def own(data, task, target=None):
 
 def read_npz(folder, inputs, targets, _):
     np.savez(folder / "a.npz", inputs=inputs, targets=targets)
-    return npz(root=str(folder / "a.npz"), **OPTIONS)
+    return Npz(root=str(folder / "a.npz"), **OPTIONS).load()
 
 
 def read_npy(folder, inputs, targets, _):
     np.save(folder / "inputs.npy", inputs)
     np.save(folder / "targets.npy", targets)
-    return npz(root=str(folder), **OPTIONS)
+    return Npz(root=str(folder), **OPTIONS).load()
 
 
 def frame_of(inputs, targets):

@@ -391,8 +391,7 @@ def population(examples, *, partition=iid, val=0.1, samples=True, **options):
         *(lambda: examples, partition),
         seed=0,
         split=Split(val, 0.1),
-        loading=Loading(4),
-        samples=samples,
+        loading=Loading(4, samples=samples),
         **options,
     )
     data.setup()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
+from flfast.datamodules.client_indices import group_by_client
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.partitions.dirichlet import dirichlet
 from flfast.datamodules.partitions.from_file import from_file
@@ -19,7 +20,6 @@ from flfast.datamodules.partitions.shards import shards
 from flfast.datamodules.splits import (
     Split,
     few_of_each_class,
-    group_by_client,
     hold_out,
     split_clients,
     split_examples,

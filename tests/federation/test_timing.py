@@ -8,7 +8,7 @@ from uneven import uneven
 
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.client import LocalStage
-from flfast.datamodules.federated import Kinds
+from flfast.datamodules.population import Kinds
 from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.timing import Timing, num_trained_examples
 from flfast.federation.works.work import full

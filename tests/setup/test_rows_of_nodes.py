@@ -38,7 +38,11 @@ NAMES = "train", "val", "test"
 
 def data_of(examples, partition, split, *, client=None, seed=3):
     data = FederatedDataModule(
-        lambda: examples, partition, seed=seed, split=split, loading=Loading(10), client=client
+        lambda: examples,
+        partition,
+        seed=seed,
+        split=split._replace(only=client),
+        loading=Loading(10),
     )
     data.setup()
     return data

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from flfast.datamodules.client_indices import ClientIndices
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift
-from flfast.datamodules.splits import ClientIndices
 from flfast.state.machine import free_memory
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,67 +14,55 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import Part, official_examples
-from flfast.datamodules.transforms import image_transform
-from flfast.state.options import NonNegativeInt, Positive
+from flfast.datamodules.sources.source import PixelSource
 
 
-def cifar(  # noqa: PLR0913 - one parameter an option
-    *,
-    name: Literal["CIFAR10", "CIFAR100"],
-    root: str,
-    download: bool,
-    mean: list[float],
-    std: list[Positive],
-    random_crop: NonNegativeInt,
-    random_flip: bool,
-) -> Examples:
-    """60,000 colour images [N, 3, 32, 32], the last 10,000 for testing; CIFAR100 has fine classes.
+@dataclass(frozen=True, kw_only=True)
+class _Published(PixelSource):
+    """Options of all datasets of this file."""
 
-    Raises:
-        ValueError: if the files cannot be read.
-    """
-    from torchvision import datasets
+    root: str
+    download: bool
 
-    dataset = getattr(datasets, name)
-    return official_examples(
-        partial(_read, dataset, root, download=download),
-        files=dataset.base_folder,
-        root=root,
-        num_classes=10 if name == "CIFAR10" else 100,
-        transform=image_transform(
-            mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
-        ),
-    )
+    def _read_all(self, name: str, num_classes: int) -> Examples:
+        """The training set, then the test set, of a dataset of torchvision."""
+        from torchvision import datasets
+
+        dataset = getattr(datasets, name)
+        return official_examples(
+            partial(_read, dataset, self.root, download=self.download),
+            files=dataset.base_folder,
+            root=self.root,
+            num_classes=num_classes,
+            transform=self.transform(channels=3),
+        )
 
 
-def cifar100(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: str,
-    labels: Literal["fine", "coarse"],
-    download: bool,
-    mean: list[float],
-    std: list[Positive],
-    random_crop: NonNegativeInt,
-    random_flip: bool,
-) -> Examples:
-    """CIFAR-100 as `cifar`, with its 100 fine classes or their 20 superclasses.
+@dataclass(frozen=True, kw_only=True)
+class Cifar(_Published):
+    """60,000 colour images [N, 3, 32, 32], 10,000 for testing; CIFAR100 has fine classes."""
 
-    Raises:
-        ValueError: if the files cannot be read.
-    """
-    examples = cifar(
-        name="CIFAR100",
-        root=root,
-        download=download,
-        mean=mean,
-        std=std,
-        random_crop=random_crop,
-        random_flip=random_flip,
-    )
-    if labels == "fine":
-        return examples
-    coarse = [_coarse_labels(Path(root) / "cifar-100-python" / part) for part in ("train", "test")]
-    return replace(examples, targets=torch.cat(coarse), num_classes=20)
+    name: Literal["CIFAR10", "CIFAR100"]
+
+    def load(self) -> Examples:
+        """The training set, then the test set."""
+        return self._read_all(self.name, 10 if self.name == "CIFAR10" else 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(_Published):
+    """CIFAR-100 as `Cifar`, with its 100 fine classes or their 20 superclasses."""
+
+    labels: Literal["fine", "coarse"]
+
+    def load(self) -> Examples:
+        """The training set, then the test set."""
+        examples = self._read_all("CIFAR100", 100)
+        if self.labels == "fine":
+            return examples
+        folder = Path(self.root) / "cifar-100-python"
+        coarse = [_coarse_labels(folder / part) for part in ("train", "test")]
+        return replace(examples, targets=torch.cat(coarse), num_classes=20)
 
 
 def _coarse_labels(path: Path) -> Tensor:

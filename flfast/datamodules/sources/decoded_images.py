@@ -1,9 +1,7 @@
 """Decodes image files: at the start into memory or into a cache on disk, or each on access."""
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -14,15 +12,8 @@ from flfast.datamodules.sources.image_files import ImageFiles, check_one_size, d
 from flfast.state.regular_file import replacing
 
 
-def load_images(
-    paths: Sequence[str],
-    *,
-    channels: Literal[1, 3],
-    image_size: int | None,
-    in_memory: bool,
-    cache: str | None,
-) -> Tensor | ImageFiles:
-    """uint8 images [N, channels, H, W], or a `Dataset` that decodes on access.
+def load_images(files: ImageFiles, *, in_memory: bool, cache: str | None) -> Tensor | ImageFiles:
+    """uint8 images [N, channels, H, W], or the `Dataset` that decodes on access.
 
     `conf/data/image_folder.yaml` explains the arguments. Images in a cache are memory-mapped. It
     must not be among the folders of the classes. Other files, sizes, dates, channels or image
@@ -31,7 +22,6 @@ def load_images(
     Raises:
         ValueError: if a file is not an image, sizes differ, or the cache cannot be written.
     """
-    files = ImageFiles(paths, channels=channels, image_size=image_size)
     if cache is not None:
         if not in_memory:
             raise ValueError(
@@ -39,8 +29,8 @@ def load_images(
                 "data.in_memory=true, or data.cache=null"
             )
         return _cached(files, Path(cache).expanduser())
-    if image_size is None:
-        check_one_size(paths)
+    if files.image_size is None:
+        check_one_size(files.paths)
     num, setting = (len(files), "data.in_memory=true") if in_memory else (1, "one of them")
     require_memory(num * files.num_bytes(), f"{setting}: {files.about()}")
     return decode_all(files) if in_memory else files

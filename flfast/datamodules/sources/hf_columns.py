@@ -13,12 +13,12 @@ from torch.utils.data import Dataset as TorchDataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import check_targets
-from flfast.datamodules.missing import complete_rows, missing_rows
+from flfast.datamodules.missing import missing_rows
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.image_files import READ_ERRORS, UnreadableImageError, image_tensor
 from flfast.datamodules.sources.table_files import Columns
 from flfast.datamodules.sources.table_targets import Targets, read_targets
-from flfast.datamodules.value_names import names_of, unowned
+from flfast.datamodules.value_names import names_of
 from flfast.tasks.task_type import TaskName
 
 if TYPE_CHECKING:
@@ -171,36 +171,8 @@ def hf_targets(
     )
 
 
-def complete_hf_rows(  # noqa: PLR0913 - four are options
-    data: Dataset,
-    columns: Columns,
-    is_test: np.ndarray | None,
-    *,
-    inputs: list[str],
-    targets: list[str],
-    owner: str | None,
-    missing: Literal["error", "drop"],
-) -> tuple[Dataset, np.ndarray | None]:
-    """The rows that lack no value of the columns in use, and the test rows of these, if any.
-
-    `missing` is `data.missing`. A text may be empty. A class of -1 is a missing one.
-
-    Raises:
-        ValueError: if rows are refused, or none is left for training.
-    """
-    found = {f"data.inputs={name}": _missing_inputs(data, name) for name in inputs}
-    for name in targets:
-        found[f"data.targets={name}"] = _missing_targets(data, columns, name)
-    if owner is not None:
-        found[f"data.owner={owner}"] = unowned(columns.as_names(owner), is_test)
-    kept = complete_rows(found, missing, is_test=is_test)
-    if kept.all():
-        return data, is_test
-    rest = None if is_test is None or not is_test[kept].any() else is_test[kept]
-    return data.select(np.flatnonzero(kept)).flatten_indices(), rest
-
-
-def _missing_inputs(data: Dataset, name: str) -> np.ndarray:
+def missing_inputs(data: Dataset, name: str) -> np.ndarray:
+    """Rows that lack a value of an input column, bool [N]; a text may be empty."""
     missing: np.ndarray = np.array(data.data.table.column(name).is_null())
     if column_kind(data, name) == "numbers" and not missing.all():
         given = np.flatnonzero(~missing)
@@ -209,7 +181,8 @@ def _missing_inputs(data: Dataset, name: str) -> np.ndarray:
     return missing
 
 
-def _missing_targets(data: Dataset, columns: Columns, name: str) -> np.ndarray:
+def missing_targets(data: Dataset, columns: Columns, name: str) -> np.ndarray:
+    """Rows that lack a value of a column of targets, bool [N]; a class of -1 is a missing one."""
     from datasets import ClassLabel
 
     missing = columns.missing(name)

@@ -1,6 +1,7 @@
 """Your own images, in one folder per class."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -8,54 +9,43 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hidden_files import say_left_out, visible
-from flfast.datamodules.transforms import image_transform
-from flfast.state.options import BelowOne, Count, NonNegativeInt, Positive
+from flfast.datamodules.sources.source import ImageSource
+from flfast.state.options import BelowOne
 from flfast.state.regular_file import reading
 
 
-def image_folder(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: str,
-    image_size: Count | None,
-    in_memory: bool,
-    cache: str | None,
-    channels: Literal[1, 3],
-    test_fraction: BelowOne,
-    mean: list[float],
-    std: list[Positive],
-    random_crop: NonNegativeInt,
-    random_flip: bool,
-    seed: int,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class ImageFolder(ImageSource):
     """Images below `root/train/CLASS/` and `root/test/CLASS/`, or below `root/CLASS/`.
 
     The seed determines a held-out test set.
-
-    Raises:
-        ValueError: if there are no class folders, a file is not an image, sizes differ, or the
-            cache cannot be written. If images are decoded on access and scaled, a broken file is
-            only found on access.
     """
-    transform = image_transform(
-        mean=mean, std=std, channels=channels, random_crop=random_crop, random_flip=random_flip
-    )
-    paths, targets, classes, is_test = _list_files(Path(root).expanduser())
-    if is_test is None:
-        is_test = held_out_test(targets, test_fraction=test_fraction, seed=seed)
-    inputs = load_images(
-        paths, channels=channels, image_size=image_size, in_memory=in_memory, cache=cache
-    )
-    return Examples(
-        inputs=inputs,
-        targets=torch.from_numpy(targets),
-        num_classes=len(classes),
-        transform=transform,
-        is_test=is_test,
-        class_names=tuple(classes),
-    )
+
+    root: str
+    channels: Literal[1, 3]
+    test_fraction: BelowOne
+    seed: int
+
+    def load(self) -> Examples:
+        """All images, by class and name of the file.
+
+        Raises:
+            ValueError: if there are no class folders, a file is not an image, sizes differ, or the
+                cache cannot be written. If images are decoded on access and scaled, a broken file
+                is only found on access.
+        """
+        paths, targets, classes, is_test = _list_files(Path(self.root).expanduser())
+        if is_test is None:
+            is_test = held_out_test(targets, test_fraction=self.test_fraction, seed=self.seed)
+        return Examples(
+            **self.read_images(paths, self.channels),
+            targets=torch.from_numpy(targets),
+            num_classes=len(classes),
+            is_test=is_test,
+            class_names=tuple(classes),
+        )
 
 
 def _list_files(folder: Path) -> tuple[list[str], np.ndarray, list[str], np.ndarray | None]:

@@ -1,7 +1,9 @@
 """Your own arrays: an .npz file, or a folder of .npy files that may be larger than the memory."""
 
 from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
 from flfast.datamodules.number_range import as_float32, regression_targets
 from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.source import DataSource
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.datamodules.value_names import marked_for_testing, number_clients
 from flfast.state.image_shape import refuse_channels_last
@@ -35,22 +38,8 @@ _FORMATS = {
 """First bytes of other files, and what to do with them."""
 
 
-def npz(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: str,
-    inputs: str,
-    targets: str,
-    owner: str | None,
-    is_test: str | None,
-    num_classes: Count | None,
-    test_fraction: BelowOne,
-    mean: list[float] | None,
-    std: list[Positive] | None,
-    random_crop: NonNegativeInt,
-    random_flip: bool,
-    task: TaskName | None,
-    seed: int,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class Npz(DataSource):
     """Examples from arrays of equal length N. Nothing in the files is unpickled.
 
     The inputs of a folder are memory-mapped: training reads the rows that it needs. Those of an
@@ -60,59 +49,96 @@ def npz(  # noqa: PLR0913 - one parameter an option
     predict, bool [N, C] are labels, integers [N] are classes and [N, T] tokens. A language task
     needs `num_classes`, since tokens of the vocabulary may be missing. The seed determines a
     held-out test set.
-
-    Raises:
-        ValueError: if files or arrays are missing, broken, or do not fit together.
     """
-    path = Path(root).expanduser()
-    names = {"inputs": inputs, "targets": targets, "owner": owner, "is_test": is_test}
-    found = read_arrays(path, names)
-    values = found["inputs"]
-    task = task or _task_of(found["targets"])
-    where = f"data.root={root} data.targets={targets}"
-    wanted = _targets(found["targets"], task, where)
-    clients, tests = found.get("owner"), found.get("is_test")
-    if clients is not None and clients.dtype.kind not in "iuUS":
-        raise ValueError(f"owner is {clients.dtype}; allowed: integers or strings")
-    if values.ndim < 2 or values.dtype.kind not in "fiu":
-        raise ValueError(
-            f"data.inputs={inputs} is {values.dtype} {list(values.shape)}; allowed: numbers of "
-            "shape [N, ...], with at least two dimensions"
-        )
-    for key, array in {"targets": wanted, "owner": clients, "is_test": tests}.items():
-        further = _AXES.get(task, ("C",)) if key == "targets" else ()
-        if array is not None and (len(array) != len(values) or array.ndim != 1 + len(further)):
-            raise ValueError(
-                f"data.root={root}: {key} has shape {list(array.shape)} for {len(values)} inputs; "
-                f"allowed: [{', '.join((str(len(values)), *further))}]"
-                + f", as task={task} reads them"
-                * (key == "targets")
+
+    root: str
+    inputs: str
+    targets: str
+    owner: str | None
+    is_test: str | None
+    num_classes: Count | None
+    test_fraction: BelowOne
+    mean: list[float] | None
+    std: list[Positive] | None
+    random_crop: NonNegativeInt
+    random_flip: bool
+    task: TaskName | None
+    seed: int
+
+    def load(self) -> Examples:
+        """All examples, in the order of the arrays."""
+        names = {key: getattr(self, key) for key in ("inputs", "targets", "owner", "is_test")}
+        arrays = read_arrays(Path(self.root).expanduser(), names)
+        task = self.task or _task_of(arrays["targets"])
+        where = f"data.root={self.root} data.targets={self.targets}"
+        targets = arrays["targets"] = _targets(arrays["targets"], task, where)
+        self._check_shapes(arrays, task)
+        transform = self._transform(arrays["inputs"].shape[1:])
+        num_outputs = self.num_classes or _width(targets, task)
+        check_targets(where, targets, task, num_outputs)
+        is_test = self._is_test(arrays, task)
+        with reading(f"data.root={self.root}", TypeError):
+            clients, where = dict[str, Any](), f"data.owner={self.owner}"
+            if "owner" in arrays:
+                clients = number_clients(arrays["owner"], is_test, where=where)._asdict()
+            return Examples(
+                inputs=shared_tensor(arrays["inputs"]),
+                targets=torch.from_numpy(targets),
+                num_classes=num_outputs,
+                transform=transform,
+                is_test=is_test,
+                task=task,
+                **clients,
             )
-    transform = _transform(
-        values.shape[1:], mean=mean, std=std, random_crop=random_crop, random_flip=random_flip
-    )
-    num_outputs = num_classes or _width(wanted, task)
-    check_targets(where, wanted, task, num_outputs)
-    if tests is None:
-        if clients is not None:
-            refuse_missing(f"data.owner={owner}", missing_owners(clients))
-        classes = wanted if task == "classification" else np.zeros(len(wanted), dtype=np.int64)
-        test = held_out_test(classes, test_fraction=test_fraction, seed=seed)
-    else:
-        test = marked_for_testing(f"data.is_test={is_test}", tests)
-    with reading(f"data.root={root}", TypeError):
-        where = f"data.owner={owner}"
-        known = None if clients is None else number_clients(clients, test, where=where)
-        return Examples(
-            inputs=shared_tensor(values),
-            targets=torch.from_numpy(wanted),
-            num_classes=num_outputs,
-            transform=transform,
-            is_test=test,
-            owner=None if known is None else known.owner,
-            client_names=() if known is None else known.names,
-            task=task,
-        )
+
+    def _check_shapes(self, arrays: dict[str, np.ndarray], task: TaskName) -> None:
+        inputs = arrays["inputs"]
+        if "owner" in arrays and arrays["owner"].dtype.kind not in "iuUS":
+            raise ValueError(f"owner is {arrays['owner'].dtype}; allowed: integers or strings")
+        if inputs.ndim < 2 or inputs.dtype.kind not in "fiu":
+            raise ValueError(
+                f"data.inputs={self.inputs} is {inputs.dtype} {list(inputs.shape)}; allowed: "
+                "numbers of shape [N, ...], with at least two dimensions"
+            )
+        for key, array in arrays.items():
+            further = _AXES.get(task, ("C",)) if key == "targets" else ()
+            fits = len(array) == len(inputs) and array.ndim == 1 + len(further)
+            if key != "inputs" and not fits:
+                raise ValueError(
+                    f"data.root={self.root}: {key} has shape {list(array.shape)} for "
+                    f"{len(inputs)} inputs; allowed: [{', '.join((str(len(inputs)), *further))}]"
+                    + f", as task={task} reads them"
+                    * (key == "targets")
+                )
+
+    def _is_test(self, arrays: dict[str, np.ndarray], task: TaskName) -> np.ndarray:
+        """The marked test examples, or drawn ones, bool [N]."""
+        if "is_test" in arrays:
+            return marked_for_testing(f"data.is_test={self.is_test}", arrays["is_test"])
+        if "owner" in arrays:
+            refuse_missing(f"data.owner={self.owner}", missing_owners(arrays["owner"]))
+        classes = arrays["targets"]
+        if task != "classification":
+            classes = np.zeros(len(classes), dtype=np.int64)
+        return held_out_test(classes, test_fraction=self.test_fraction, seed=self.seed)
+
+    def _transform(self, shape: tuple[int, ...]) -> BatchTransform:
+        mean, std, crop, flip = self.mean, self.std, self.random_crop, self.random_flip
+        if (crop or flip) and len(shape) != 3:
+            raise ValueError(
+                f"data.random_crop={crop} data.random_flip={flip} need images [channels, height, "
+                f"width], an input has shape {list(shape)}"
+            )
+        if crop or flip:
+            refuse_channels_last(shape)
+        if (mean is None) != (std is None):
+            raise ValueError(f"data.mean={mean} data.std={std}: give both, or neither")
+        plain = BatchTransform(random_crop=crop, random_flip=flip)
+        if mean is None or std is None:
+            return plain
+        channels = shape[0] if len(shape) == 3 else 1
+        normalised = image_transform(mean=mean, std=std, channels=channels)
+        return replace(plain, mean=normalised.mean, std=normalised.std)
 
 
 def read_arrays(path: Path, names: Mapping[str, str | None]) -> dict[str, np.ndarray]:
@@ -208,28 +234,3 @@ def _width(targets: np.ndarray, task: str) -> int:
         key = "data.num_classes=null"
         return check_num_classes(int(targets.max(initial=0)), len(targets), key)
     return int(targets.shape[1])
-
-
-def _transform(
-    shape: tuple[int, ...],
-    *,
-    mean: list[float] | None,
-    std: list[Positive] | None,
-    random_crop: int,
-    random_flip: bool,
-) -> BatchTransform:
-    if (random_crop or random_flip) and len(shape) != 3:
-        raise ValueError(
-            f"data.random_crop={random_crop} data.random_flip={random_flip} need images "
-            f"[channels, height, width], an input has shape {list(shape)}"
-        )
-    if random_crop or random_flip:
-        refuse_channels_last(shape)
-    if (mean is None) != (std is None):
-        raise ValueError(f"data.mean={mean} data.std={std}: give both, or neither")
-    if mean is None or std is None:
-        return BatchTransform(random_crop=random_crop, random_flip=random_flip)
-    channels = shape[0] if len(shape) == 3 else 1
-    return image_transform(
-        mean=mean, std=std, channels=channels, random_crop=random_crop, random_flip=random_flip
-    )

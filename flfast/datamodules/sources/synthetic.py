@@ -1,98 +1,19 @@
 """Synthetic data of every task, for any shape and number of clients."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples, check_scores
+from flfast.datamodules.sources.source import DataSource
 from flfast.state.options import Count, NonNegative, NonNegativeInt
 from flfast.state.randomness import generator
 from flfast.tasks.task_type import TaskName
 
 _Arrays = tuple[np.ndarray, np.ndarray]
-
-
-def synthetic(  # noqa: PLR0913 - one parameter an option
-    *,
-    num_examples: Count,
-    num_test: NonNegativeInt,
-    shape: list[Count],
-    num_classes: Count | None,
-    num_clients: Count,
-    noise: NonNegative,
-    task: TaskName | None,
-    seed: int,
-) -> Examples:
-    """Inputs [num_examples + num_test, *shape], the last num_test for testing.
-
-    Training example i and test example i belong to client i % num_clients. By task:
-
-    - `classification`: labels are drawn uniformly. An input is the mean of its class, which is
-      standard normal, plus Gaussian noise.
-    - `regression`: inputs are standard normal. Targets are linear in them, with variance 1, plus
-      Gaussian noise.
-    - `multilabel`: labels say which targets of such a regression are positive.
-    - `survival`: such a target is a log hazard. Times are exponential; so are those of censoring,
-      with hazard 1, which about half of the events precede. A null `num_classes` is 1.
-    - `language`: inputs are tokens. Each token has one that usually follows it. Any token, drawn
-      uniformly, follows instead with probability noise / (1 + noise).
-
-    Raises:
-        ValueError: if a client had no training example, the data do not fit in memory, or texts
-            have several dimensions.
-    """
-    kind: TaskName = task or "classification"
-    if kind not in _DRAW:
-        raise ValueError(
-            f"data=synthetic with task={kind}; allowed: {', '.join(_DRAW)}, or for segmentation "
-            "data=synthetic_shapes"
-        )
-    if num_classes is None:
-        num_classes = 1 if kind == "survival" else 10
-    elif kind == "survival" and num_classes != 1:
-        raise ValueError(
-            f"data.num_classes={num_classes} with task=survival: a model gives one number, the "
-            "log hazard; allowed: null or 1"
-        )
-    _check_options(num_examples, num_test, num_classes, num_clients, shape)
-    if kind == "classification":
-        check_scores(num_classes, num_test)
-    if kind == "language" and len(shape) > 1:
-        raise ValueError(
-            f"data.shape={list(shape)} with task=language must have one dimension, the "
-            "tokens of a text, such as [32]"
-        )
-    num, size = num_examples + num_test, math.prod(shape)
-    inputs, targets = _DRAW[kind](num, num_classes, size, noise, seed)
-    position = np.concatenate([np.arange(num_examples), np.arange(num_test)])
-    return Examples(
-        inputs=torch.from_numpy(inputs).view(num, *shape),
-        targets=torch.from_numpy(targets),
-        num_classes=num_classes,
-        is_test=np.arange(num) >= num_examples if num_test else None,
-        owner=position % num_clients,
-        task=kind,
-    )
-
-
-def _check_options(
-    num_examples: int, num_test: int, num_classes: int, num_clients: int, shape: list[int]
-) -> None:
-    if num_examples < num_clients:
-        raise ValueError(
-            f"data.num_examples={num_examples} data.num_clients={num_clients}: each client needs "
-            "an example; raise num_examples or lower num_clients"
-        )
-    if not len(shape):
-        raise ValueError("data.shape=[] must name at least one dimension, such as [32]")
-    needed = 4 * (num_examples + num_test + num_classes) * math.prod(shape)
-    require_memory(
-        needed,
-        f"data.num_examples={num_examples} data.num_test={num_test} data.num_classes="
-        f"{num_classes} data.shape={list(shape)}",
-    )
 
 
 def _clusters(num: int, num_classes: int, size: int, noise: float, seed: int) -> _Arrays:
@@ -151,3 +72,84 @@ _DRAW = {
     "language": _chains,
     "survival": _times,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(DataSource):
+    """Inputs [num_examples + num_test, *shape], the last num_test for testing.
+
+    Training example i and test example i belong to client i % num_clients. By task:
+
+    - `classification`: labels are drawn uniformly. An input is the mean of its class, which is
+      standard normal, plus Gaussian noise.
+    - `regression`: inputs are standard normal. Targets are linear in them, with variance 1, plus
+      Gaussian noise.
+    - `multilabel`: labels say which targets of such a regression are positive.
+    - `survival`: such a target is a log hazard. Times are exponential; so are those of censoring,
+      with hazard 1, which about half of the events precede. A null `num_classes` is 1.
+    - `language`: inputs are tokens. Each token has one that usually follows it. Any token, drawn
+      uniformly, follows instead with probability noise / (1 + noise).
+    """
+
+    num_examples: Count
+    num_test: NonNegativeInt
+    shape: list[Count]
+    num_classes: Count | None
+    num_clients: Count
+    noise: NonNegative
+    task: TaskName | None
+    seed: int
+
+    def load(self) -> Examples:
+        """All examples.
+
+        Raises:
+            ValueError: if a client had no training example, the data do not fit in memory, or
+                texts have several dimensions.
+        """
+        task: TaskName = self.task or "classification"
+        num_classes = self.num_classes or (1 if task == "survival" else 10)
+        self._check(task, num_classes)
+        num, size = self.num_examples + self.num_test, math.prod(self.shape)
+        inputs, targets = _DRAW[task](num, num_classes, size, self.noise, self.seed)
+        position = np.concatenate([np.arange(self.num_examples), np.arange(self.num_test)])
+        return Examples(
+            inputs=torch.from_numpy(inputs).view(num, *self.shape),
+            targets=torch.from_numpy(targets),
+            num_classes=num_classes,
+            is_test=np.arange(num) >= self.num_examples if self.num_test else None,
+            owner=position % self.num_clients,
+            task=task,
+        )
+
+    def _check(self, task: TaskName, num_classes: int) -> None:
+        if task not in _DRAW:
+            raise ValueError(
+                f"data=synthetic with task={task}; allowed: {', '.join(_DRAW)}, or for "
+                "segmentation data=synthetic_shapes"
+            )
+        if task == "survival" and num_classes != 1:
+            raise ValueError(
+                f"data.num_classes={num_classes} with task=survival: a model gives one number, "
+                "the log hazard; allowed: null or 1"
+            )
+        if self.num_examples < self.num_clients:
+            raise ValueError(
+                f"data.num_examples={self.num_examples} data.num_clients={self.num_clients}: each "
+                "client needs an example; raise num_examples or lower num_clients"
+            )
+        if not len(self.shape):
+            raise ValueError("data.shape=[] must name at least one dimension, such as [32]")
+        num = self.num_examples + self.num_test
+        require_memory(
+            4 * (num + num_classes) * math.prod(self.shape),
+            f"data.num_examples={self.num_examples} data.num_test={self.num_test} "
+            f"data.num_classes={num_classes} data.shape={list(self.shape)}",
+        )
+        if task == "classification":
+            check_scores(num_classes, self.num_test)
+        if task == "language" and len(self.shape) > 1:
+            raise ValueError(
+                f"data.shape={list(self.shape)} with task=language must have one dimension, the "
+                "tokens of a text, such as [32]"
+            )

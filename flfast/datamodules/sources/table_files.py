@@ -108,6 +108,7 @@ class Columns:
         self._table, self._path = table, path
         self._numbers: dict[str, pa.ChunkedArray | None] = {}
         self.names: list[str] = table.column_names
+        self.num_rows: int = table.num_rows
 
     def kept(self, rows: np.ndarray) -> Columns:
         """The same columns with some of the rows, bool [N]."""

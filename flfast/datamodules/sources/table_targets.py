@@ -1,15 +1,24 @@
-"""Targets of a table: classes and their numbers, real numbers, or labels."""
+"""What columns hold: targets (classes, real numbers, labels or times), clients and test rows."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from flfast.datamodules.examples import check_targets
+from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.source import DataSource
 from flfast.datamodules.sources.table_files import Columns
-from flfast.datamodules.value_names import Clients, names_of, number_clients, warn_of_odd_names
+from flfast.datamodules.value_names import (
+    names_of,
+    number_clients,
+    unowned,
+    warn_of_odd_names,
+)
+from flfast.state.options import BelowOne
 from flfast.tasks.task_type import TaskName
 
 _MOST_CLASSES = 100
@@ -57,26 +66,68 @@ def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> T
     return read(columns, names)
 
 
-def split_rows(
-    columns: Columns,
-    owner: str | None,
-    is_test: np.ndarray | None,
-    *,
-    groups: np.ndarray,
-    test_fraction: float,
-    seed: int,
-) -> tuple[Clients | None, np.ndarray]:
-    """The client of each row, None without owners, and the test rows, bool [N].
+@dataclass(frozen=True, kw_only=True)
+class ColumnSource(DataSource):
+    """Options of rows in columns: which column holds what, and how the rows are divided."""
 
-    If `is_test` is None, test rows are drawn from each client, or else from each of `groups`.
-    """
-    clients = None
-    if owner is not None:
-        clients = number_clients(columns.as_names(owner), is_test, where=f"data.owner={owner}")
-    if is_test is None:
-        groups = groups if clients is None else clients.owner
-        is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-    return clients, is_test
+    path: str
+    targets: str | list[str] | None
+    owner: str | None
+    test_fraction: BelowOne
+    missing: Literal["error", "drop", "category"]
+    task: TaskName | None
+    seed: int
+
+    @property
+    def goals(self) -> list[str]:
+        """The columns to predict."""
+        return listed(self.targets)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns that are read as text: names of clients, and of classes if there may be any."""
+        classes = self.goals if self.task in {None, "classification"} else []
+        return [*listed(self.owner), *classes]
+
+    def complete(
+        self,
+        columns: Columns,
+        lacking: dict[str, np.ndarray],
+        is_test: np.ndarray | None,
+    ) -> np.ndarray:
+        """The complete rows, bool [N]; incomplete ones are refused or left out.
+
+        `lacking` has the rows that lack a value, bool [N], by key and column, except for clients.
+
+        Raises:
+            ValueError: if rows are refused, or none is left for training.
+        """
+        if self.owner is not None:
+            without = unowned(columns.as_names(self.owner), is_test)
+            lacking = lacking | {f"data.owner={self.owner}": without}
+        return complete_rows(lacking, self.missing, is_test=is_test)
+
+    def split_rows(
+        self, columns: Columns, is_test: np.ndarray | None, read: Targets | None
+    ) -> tuple[dict[str, Any], np.ndarray]:
+        """`owner` and `client_names` of `Examples`, if there are clients, and the test rows [N].
+
+        If `is_test` is None, test rows are drawn from each client, or else from each class.
+        """
+        clients = dict[str, Any]()
+        if self.owner is not None:
+            names, where = columns.as_names(self.owner), f"data.owner={self.owner}"
+            clients = number_clients(names, is_test, where=where)._asdict()
+        if is_test is None:
+            groups = np.zeros(columns.num_rows, np.int64) if read is None else read.groups
+            groups = clients.get("owner", groups)
+            is_test = held_out_test(groups, test_fraction=self.test_fraction, seed=self.seed)
+        return clients, is_test
+
+
+def listed(names: str | list[str] | None) -> list[str]:
+    """Names of columns as a list."""
+    return [names] if isinstance(names, str) else list(names or [])
 
 
 def _classes(columns: Columns, names: list[str]) -> Targets:

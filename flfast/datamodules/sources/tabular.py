@@ -1,36 +1,20 @@
 """Tables in CSV or Parquet files, with named columns."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import as_float32, refuse_outliers, standardised
 from flfast.datamodules.sources.table_files import Columns, read_table
-from flfast.datamodules.sources.table_targets import read_targets, split_rows
-from flfast.datamodules.value_names import marked_for_testing, unowned, warn_of_odd_names
-from flfast.state.options import BelowOne
-from flfast.tasks.task_type import TaskName
+from flfast.datamodules.sources.table_targets import ColumnSource, Targets, listed, read_targets
+from flfast.datamodules.value_names import marked_for_testing, warn_of_odd_names
 
 
-def table(  # noqa: PLR0913 - one parameter an option
-    *,
-    path: str,
-    targets: str | list[str],
-    numeric: list[str] | None,
-    categorical: list[str] | None,
-    owner: str | None,
-    is_test: str | None,
-    test_fraction: BelowOne,
-    standardise: Literal["none", "all", "client"],
-    standardise_targets: bool,
-    missing: Literal["error", "drop", "category"],
-    task: TaskName | None,
-    seed: int,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class Table(ColumnSource):
     """Rows as inputs float32 [N, numeric + categorical columns], in the order of the file.
 
     Numeric columns come first. The others hold the numbers of categories, from 0 in sorted order;
@@ -41,63 +25,95 @@ def table(  # noqa: PLR0913 - one parameter an option
     the first one, and refuses all others. `task` is the learning task; None is `regression` for
     targets of the type float, `classification` for text and for integers of at most 100 different
     values. The seed determines a drawn test set.
-
-    Raises:
-        ValueError: if the file cannot be read, or columns are missing or do not fit.
     """
-    named = [targets] if isinstance(targets, str) else list(targets)
-    others = [name for name in (owner, is_test) if name is not None]
-    classes = named if task in {None, "classification"} else []
-    columns = Columns(read_table(path, names=[*others, *classes, *(categorical or [])]), path)
-    if not named:
-        raise ValueError("data.targets=[] names no column")
-    columns.require(named, "targets")
-    columns.require(others, "owner" if owner in others[:1] else "is_test")
-    numeric, categorical = _features(columns, numeric, categorical, leave=[*named, *others])
-    roles = {"targets": named, "numeric": numeric, "categorical": categorical}
-    columns, flags = _complete(columns, roles, owner, is_test, missing)
-    found = read_targets(columns, named, task)
-    if standardise == "client" and owner is None:
-        raise ValueError(
-            "data.standardise=client needs data.owner, the column that names the clients; "
-            "allowed without it: none, all"
+
+    targets: str | list[str]
+    numeric: list[str] | None
+    categorical: list[str] | None
+    is_test: str | None
+    standardise: Literal["none", "all", "client"]
+    standardise_targets: bool
+
+    def load(self) -> Examples:
+        """All rows that are complete.
+
+        Raises:
+            ValueError: if the file cannot be read, or columns are missing or do not fit.
+        """
+        if self.standardise == "client" and self.owner is None:
+            raise ValueError(
+                "data.standardise=client needs data.owner, the column that names the clients; "
+                "allowed without it: none, all"
+            )
+        columns, numeric, categorical = self._read()
+        columns, is_test = self._complete(columns, numeric, categorical)
+        found = read_targets(columns, self.goals, self.task)
+        clients, is_test = self.split_rows(columns, is_test, found)
+        numbers = _stack([columns.numbers(name) for name in numeric], len(is_test))
+        if self.standardise != "none":
+            group = clients.get("owner") if self.standardise == "client" else None
+            numbers = standardised(numbers, is_training=~is_test, group=group, names=numeric)
+        numbers = _as_float32(numbers, "numeric", numeric)
+        coded = {name: columns.codes(name) for name in categorical}
+        for name, (codes, texts) in coded.items():
+            warn_of_odd_names(f"data.categorical={name}", texts, codes)
+        rows = np.column_stack([numbers, *(codes for codes, _ in coded.values())])
+        described = (f"{name}: {', '.join(map(str, texts))}" for name, (_, texts) in coded.items())
+        return Examples(
+            inputs=torch.from_numpy(rows.astype(np.float32)),
+            targets=torch.from_numpy(self._values(found, is_test)),
+            num_classes=found.num_outputs,
+            is_test=is_test,
+            task=found.task,
+            categories=tuple(len(texts) for _, texts in coded.values()),
+            input_names=(*numeric, *described),
+            class_names=found.names,
+            **clients,
         )
-    clients, held_out = split_rows(
-        columns, owner, flags, groups=found.groups, test_fraction=test_fraction, seed=seed
-    )
-    numbers = _stack([columns.numbers(name) for name in numeric], len(held_out))
-    if standardise != "none":
-        group = clients.owner if clients is not None and standardise == "client" else None
-        numbers = standardised(numbers, is_training=~held_out, group=group, names=numeric)
-    coded = [columns.codes(name) for name in categorical]
-    for name, (codes, texts) in zip(categorical, coded, strict=True):
-        warn_of_odd_names(f"data.categorical={name}", texts, codes)
-    values = found.values
-    if found.task == "regression":
-        if standardise_targets:
-            values = standardised(values, is_training=~held_out, names=named)
-        values = _as_float32(values, "targets", named)
-        if not standardise_targets:
-            names = [f"data.targets={name}" for name in named]
-            refuse_outliers(values, names=names, rows=np.arange(len(values)))
-    numbers = _as_float32(numbers, "numeric", numeric)
-    rows = np.column_stack([numbers, *(codes for codes, _ in coded)]).astype(np.float32)
-    return Examples(
-        inputs=torch.from_numpy(rows),
-        targets=torch.from_numpy(values),
-        num_classes=found.num_outputs,
-        is_test=held_out,
-        owner=None if clients is None else clients.owner,
-        task=found.task,
-        categories=tuple(len(names) for _, names in coded),
-        input_names=(*numeric, *map(_with_categories, categorical, coded)),
-        class_names=found.names,
-        client_names=() if clients is None else clients.names,
-    )
 
+    def _read(self) -> tuple[Columns, list[str], list[str]]:
+        """All columns, and names of the numeric and of the categorical ones."""
+        others = [*listed(self.owner), *listed(self.is_test)]
+        texts = [*self.names, *listed(self.is_test), *(self.categorical or [])]
+        columns = Columns(read_table(self.path, names=texts), self.path)
+        if not self.goals:
+            raise ValueError("data.targets=[] names no column")
+        columns.require(self.goals, "targets")
+        columns.require(others, "is_test" if self.owner is None else "owner")
+        leave = [*self.goals, *others]
+        return columns, *_features(columns, self.numeric, self.categorical, leave)
 
-def _with_categories(name: str, coded: tuple[np.ndarray, Sequence[object]]) -> str:
-    return f"{name}: {', '.join(map(str, coded[1]))}"
+    def _complete(
+        self, columns: Columns, numeric: list[str], categorical: list[str]
+    ) -> tuple[Columns, np.ndarray | None]:
+        """The complete rows, and which are for testing, if a column says so."""
+        roles = {"targets": self.goals, "numeric": numeric}
+        if self.missing != "category":
+            roles["categorical"] = categorical
+        lacking = {
+            f"data.{option}={name}": columns.missing(name)
+            for option, names in roles.items()
+            for name in names
+        }
+        is_test = None
+        if self.is_test is not None:
+            where = f"data.is_test={self.is_test}"
+            lacking[where] = columns.missing(self.is_test)
+            is_test = marked_for_testing(where, columns.as_names(self.is_test))
+        kept = self.complete(columns, lacking, is_test)
+        return columns.kept(kept), None if is_test is None else is_test[kept]
+
+    def _values(self, read: Targets, is_test: np.ndarray) -> np.ndarray:
+        """Targets; numbers to predict become float32, perhaps standardised."""
+        if read.task != "regression":
+            return read.values
+        if self.standardise_targets:
+            values = standardised(read.values, is_training=~is_test, names=self.goals)
+            return _as_float32(values, "targets", self.goals)
+        values = _as_float32(read.values, "targets", self.goals)
+        names = [f"data.targets={name}" for name in self.goals]
+        refuse_outliers(values, names=names, rows=np.arange(len(values)))
+        return values
 
 
 def _features(
@@ -124,31 +140,6 @@ def _features(
     if not numeric and not categorical:
         raise ValueError("data.numeric and data.categorical leave no column as input")
     return list(numeric), list(categorical)
-
-
-def _complete(
-    columns: Columns,
-    roles: dict[str, list[str]],
-    owner: str | None,
-    is_test: str | None,
-    missing: Literal["error", "drop", "category"],
-) -> tuple[Columns, np.ndarray | None]:
-    """The complete rows, and which are for testing; incomplete ones are refused or left out."""
-    if missing == "category":
-        roles = {option: names for option, names in roles.items() if option != "categorical"}
-    lacking = {
-        f"data.{option}={name}": columns.missing(name)
-        for option, names in roles.items()
-        for name in names
-    }
-    held_out = None
-    if is_test is not None:
-        lacking[f"data.is_test={is_test}"] = columns.missing(is_test)
-        held_out = marked_for_testing(f"data.is_test={is_test}", columns.as_names(is_test))
-    if owner is not None:
-        lacking[f"data.owner={owner}"] = unowned(columns.as_names(owner), held_out)
-    kept = complete_rows(lacking, missing, is_test=held_out)
-    return columns.kept(kept), None if held_out is None else held_out[kept]
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:

@@ -17,8 +17,8 @@ from flfast.channel.client_side import ClientSide
 from flfast.channel.faults.fault import NO_FAULTS
 from flfast.channel.sent import LocalResult, Sender
 from flfast.channel.server_side import ServerSide
+from flfast.datamodules.client_indices import ClientIndices
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.datamodules.splits import ClientIndices
 from flfast.distributed.client_state_placement import fetch_states, owner
 from flfast.distributed.world import ALONE
 from flfast.engines.eager import EagerTraining

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from shifting import CLASSES, CONF, images, make, splits
 from torch.utils.data import Dataset
 
+from flfast.datamodules.client_indices import group_by_client
 from flfast.datamodules.shifts import applying
 from flfast.datamodules.shifts.applying import ShiftedInputs, shift_examples
-from flfast.datamodules.splits import group_by_client
 
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "none")
 COLOURED = {"saturation": 0.5, "hue": 0.2, "permute_channels": True}

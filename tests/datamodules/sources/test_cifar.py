@@ -5,7 +5,7 @@ import pytest
 import torch
 from torchvision import datasets
 
-from flfast.datamodules.sources.cifar import cifar, cifar100
+from flfast.datamodules.sources.cifar import Cifar, Cifar100
 
 SETTINGS = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2], "random_crop": 4, "random_flip": True}
 CLASSES = {"CIFAR10": 10, "CIFAR100": 100}
@@ -53,7 +53,7 @@ def write(tmp_path, rng, monkeypatch, md5):
 @pytest.mark.parametrize("download", [False, True])
 def test_all_batches_arrive_in_order_as_channels_first(name, download, write, tmp_path):
     images, labels = write(name)
-    examples = cifar(name=name, root=str(tmp_path), download=download, **SETTINGS)
+    examples = Cifar(name=name, root=str(tmp_path), download=download, **SETTINGS).load()
     assert torch.equal(examples.inputs, images)
     assert examples.inputs.is_contiguous()
     assert examples.targets.dtype == torch.int64
@@ -70,7 +70,7 @@ def test_cifar100_has_fine_or_coarse_labels(write, tmp_path):
         ("fine", 100, labels),
         ("coarse", 20, [label // 5 for label in labels]),
     ):
-        examples = cifar100(root=str(tmp_path), labels=kind, download=False, **SETTINGS)
+        examples = Cifar100(root=str(tmp_path), labels=kind, download=False, **SETTINGS).load()
         assert torch.equal(examples.inputs, images)
         assert (examples.num_classes, examples.targets.tolist()) == (num, expected)
         assert examples.targets.dtype == torch.int64
@@ -85,7 +85,7 @@ def test_missing_files_are_said_whether_or_not_a_download_was_tried(
     monkeypatch.setattr(dataset, "url", unreachable + dataset.filename)
     for download in (False, True):
         with pytest.raises(ValueError, match=f"no readable {dataset.base_folder}") as caught:
-            cifar(name=name, root=str(tmp_path), download=download, **SETTINGS)
+            Cifar(name=name, root=str(tmp_path), download=download, **SETTINGS).load()
         assert ("nowhere" in str(caught.value)) == download
     assert capsys.readouterr().out == ""
 
@@ -95,9 +95,11 @@ def test_a_damaged_batch_is_not_read(write, tmp_path):
     path = tmp_path / "cifar-10-batches-py" / "data_batch_2"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"\(data_batch_2: .*corrupted"):
-        cifar(name="CIFAR10", root=str(tmp_path), download=False, **SETTINGS)
+        Cifar(name="CIFAR10", root=str(tmp_path), download=False, **SETTINGS).load()
 
 
 def test_a_mean_for_the_wrong_number_of_channels_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"data\.mean"):
-        cifar(name="CIFAR10", root=str(tmp_path), download=False, **SETTINGS | {"mean": [0, 0]})
+        Cifar(
+            name="CIFAR10", root=str(tmp_path), download=False, **SETTINGS | {"mean": [0, 0]}
+        ).load()

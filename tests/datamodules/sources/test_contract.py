@@ -12,7 +12,8 @@ from pages import page
 from sampling import rotating
 
 from flfast.config.composition import compose
-from flfast.state.injection import asks_for, call_with
+from flfast.datamodules.sources.source import examples_from
+from flfast.state.injection import asks_for
 
 CONF = Path(__file__).parents[3] / "conf" / "data"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "lightning")
@@ -53,7 +54,7 @@ def test_data_that_may_lack_labels_choose_a_partition_that_needs_none(name):
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_sources_that_need_no_files_load_as_composed(name):
     source = hydra.utils.instantiate(OmegaConf.load(CONF / f"{name}.yaml"))
-    examples = call_with(source, seed=0, task=None)
+    examples = examples_from(source, seed=0, task=None)
     batch = examples.transform(examples.inputs[:4], dtype=torch.float32)
     assert batch.shape == (4, *examples.input_shape)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image as Picture
 
-from flfast.datamodules.sources.hf import hf
+from flfast.datamodules.sources.hf import Hf
 from flfast.tasks.task_type import IGNORED
 
 
@@ -96,7 +96,7 @@ def load(folder):
             "std": [0.5],
             "seed": 0,
         }
-        return hf(**options | changes)
+        return Hf(**options | changes).load()
 
     return load
 

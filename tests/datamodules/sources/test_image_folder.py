@@ -8,7 +8,7 @@ from PIL import Image
 from flfast.datamodules.sources import image_files
 from flfast.datamodules.sources.decoded_images import load_images
 from flfast.datamodules.sources.image_files import ImageFiles
-from flfast.datamodules.sources.image_folder import image_folder, list_class_folders
+from flfast.datamodules.sources.image_folder import ImageFolder, list_class_folders
 
 SETTINGS = {
     "image_size": None,
@@ -40,7 +40,7 @@ def save(tmp_path, rng):
 
 @pytest.fixture
 def load(tmp_path):
-    return lambda **changes: image_folder(root=str(tmp_path), **SETTINGS | changes)
+    return lambda **changes: ImageFolder(root=str(tmp_path), **SETTINGS | changes).load()
 
 
 def test_train_and_test_folders_are_kept_apart(save, load):
@@ -90,17 +90,17 @@ def test_a_cache_gives_the_same_images_without_decoding_again(image_size, save, 
     save("data/a", 3, suffix="jpg")
     save("data/b", 2)
     settings = {"root": str(tmp_path / "data"), "image_size": image_size}
-    plain = image_folder(**SETTINGS | settings)
+    plain = ImageFolder(**SETTINGS | settings).load()
     settings["cache"] = str(tmp_path / "cache")
-    first = image_folder(**SETTINGS | settings)
+    first = ImageFolder(**SETTINGS | settings).load()
     (file,) = (tmp_path / "cache").iterdir()  # and no unfinished one
     written = file.stat().st_mtime_ns
-    again = image_folder(**SETTINGS | settings)
+    again = ImageFolder(**SETTINGS | settings).load()
     assert torch.equal(first.inputs, plain.inputs)
     assert torch.equal(again.inputs, plain.inputs)
     assert file.stat().st_mtime_ns == written
     save("data/b", 3)  # other files are decoded anew
-    assert len(image_folder(**SETTINGS | settings).inputs) == 6
+    assert len(ImageFolder(**SETTINGS | settings).load().inputs) == 6
     assert len([*(tmp_path / "cache").iterdir()]) == 2
 
 
@@ -169,7 +169,7 @@ def test_folders_without_classes_or_images_are_errors(load, tmp_path):
     with pytest.raises(ValueError, match="no valid file for the class empty"):
         load()
     with pytest.raises(ValueError, match=r"data\.root"):
-        image_folder(root=str(tmp_path / "nowhere"), **SETTINGS)
+        ImageFolder(root=str(tmp_path / "nowhere"), **SETTINGS).load()
 
 
 def test_test_without_train_and_unknown_test_classes_are_errors(save, load):
@@ -273,11 +273,6 @@ def test_images_that_do_not_fit_are_refused_before_one_is_decoded(
     monkeypatch.setattr(image_files, "image_tensor", None)
     needs_cache = cached and not in_memory  # a cache is of decoded images
     refused = "data.in_memory=true, or" if needs_cache else "data.image_size=1000000"
+    files = ImageFiles([str(tmp_path / "cat" / "a.png")], channels=3, image_size=1_000_000)
     with pytest.raises(ValueError, match=refused):
-        load_images(
-            [str(tmp_path / "cat" / "a.png")],
-            channels=3,
-            image_size=1_000_000,
-            in_memory=in_memory,
-            cache=str(tmp_path / "cache") if cached else None,
-        )
+        load_images(files, in_memory=in_memory, cache=str(tmp_path / "cache") if cached else None)

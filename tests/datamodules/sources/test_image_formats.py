@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.sources.image_files import image_tensor
+from flfast.datamodules.sources.image_files import ImageFiles, image_tensor
 from flfast.datamodules.sources.image_folder import list_class_folders
-from flfast.zoo.datamodules.sources.domains import domains
-from flfast.zoo.datamodules.sources.segmentation_folder import segmentation_folder
+from flfast.zoo.datamodules.sources.domains import Domains
+from flfast.zoo.datamodules.sources.segmentation_folder import SegmentationFolder
 
 TURNS = {
     1: lambda x: x,
@@ -67,9 +67,9 @@ def test_sizes_in_headers_are_those_of_the_turned_images(form, tmp_path, rng):
         paths.append(str(tmp_path / f"{orientation}.{form.lower()}"))
         pixels = upright if orientation < 5 else upright.swapaxes(0, 1)
         saved(np.ascontiguousarray(pixels), form, orientation, paths[-1])
-    options = {"channels": 3, "image_size": None, "cache": None}
-    lazy = load_images(paths, in_memory=False, **options)
-    kept = load_images(paths, in_memory=True, **options)
+    files = ImageFiles(paths, channels=3, image_size=None)
+    lazy = load_images(files, in_memory=False, cache=None)
+    kept = load_images(files, in_memory=True, cache=None)
     assert kept.shape == (8, 3, 24, 40)
     assert torch.equal(kept, torch.stack([lazy[index] for index in range(8)]))
 
@@ -93,15 +93,16 @@ def test_a_file_of_several_images_is_refused_by_name(form, tmp_path, rng):
     path = tmp_path / f"stack.{form.lower()}"
     pages = [Image.fromarray(blocks(rng, "L")) for _ in range(3)]
     pages[0].save(path, form, save_all=True, append_images=pages[1:])
+    files = ImageFiles([str(path)], channels=1, image_size=None)
     with pytest.raises(ValueError, match=f"{path} is not a readable image: it has 3 pages"):
-        load_images([str(path)], channels=1, image_size=None, in_memory=True, cache=None)
+        load_images(files, in_memory=True, cache=None)
 
 
 def test_the_previews_of_a_camera_are_no_pages(tmp_path, rng):
     pages = [Image.fromarray(blocks(rng, "RGB")) for _ in range(2)]
     pages[0].save(tmp_path / "camera.jpg", "MPO", save_all=True, append_images=pages[1:])
-    options = {"channels": 3, "image_size": None, "in_memory": True, "cache": None}
-    found = load_images([str(tmp_path / "camera.jpg")], **options)[0].numpy()
+    files = ImageFiles([str(tmp_path / "camera.jpg")], channels=3, image_size=None)
+    found = load_images(files, in_memory=True, cache=None)[0].numpy()
     wanted = np.asarray(pages[0]).transpose(2, 0, 1)
     assert np.abs(found.astype(int) - wanted).mean() < 40
 
@@ -128,11 +129,11 @@ def test_a_photograph_and_its_mask_agree(orientation, tmp_path, rng):
     saved(mask, "JPEG", orientation, tmp_path / "images" / "a.jpg")
     upright = np.ascontiguousarray(TURNS[orientation](mask))
     Image.fromarray(upright).save(tmp_path / "masks" / "a.png")
-    found = segmentation_folder(root=str(tmp_path), **SEGMENTATION)
+    found = SegmentationFolder(root=str(tmp_path), **SEGMENTATION).load()
     same = (found.inputs[0, 0] > 127) == found.targets[0].bool()
     assert same.float().mean() > 0.95
     saved(mask, "PNG", orientation, tmp_path / "masks" / "a.png")
-    turned = segmentation_folder(root=str(tmp_path), **SEGMENTATION)
+    turned = SegmentationFolder(root=str(tmp_path), **SEGMENTATION).load()
     assert torch.equal(turned.targets, found.targets)
 
 
@@ -151,7 +152,7 @@ def test_values_of_masks_do_not_wrap(kind, bit):
             mask[0, 1, 1] = value if part == "masks" else 1
             np.save(folder / part / "a.npy", mask)
         with pytest.raises(ValueError, match=f"a.npy has the values 0 to {value}; allowed"):
-            segmentation_folder(root=name, **SEGMENTATION)
+            SegmentationFolder(root=name, **SEGMENTATION).load()
 
 
 HIDDEN = [".thumbnails", "__MACOSX", "@eaDir", ".ipynb_checkpoints", "$RECYCLE.BIN"]
@@ -193,7 +194,7 @@ def test_hidden_folders_are_no_domains_and_no_clients(cats, rng, caplog):
         for kind in ("cat", "dog"):
             (cats / name / kind).mkdir(parents=True)
             Image.fromarray(blocks(rng, "RGB")).save(cats / name / kind / "a.png")
-    found = domains(
+    found = Domains(
         root=str(cats),
         clients_per_domain=1,
         test_domain=None,
@@ -207,7 +208,7 @@ def test_hidden_folders_are_no_domains_and_no_clients(cats, rng, caplog):
         std=[0.5],
         random_crop=0,
         random_flip=False,
-    )
+    ).load()
     assert found.client_names == ("photo", "sketch")
     assert any(".cache" in line for line in caplog.messages)
 
@@ -219,6 +220,6 @@ def test_hidden_masks_and_clients_are_left_out(tmp_path, rng, caplog):
             (tmp_path / part / client).mkdir(parents=True)
             Image.fromarray(blocks(rng, "L")).save(tmp_path / part / client / "a.png")
         (tmp_path / part / "north" / "._a.png").touch()
-    found = segmentation_folder(root=str(tmp_path), **SEGMENTATION)
+    found = SegmentationFolder(root=str(tmp_path), **SEGMENTATION).load()
     assert found.client_names == ("north",) and len(found.targets) == 1
     assert [line[:22] for line in caplog.messages] == ["3 hidden places with i"] * 2

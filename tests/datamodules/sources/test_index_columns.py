@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from flfast.api.own_data import read_data
-from flfast.datamodules.sources.tabular import table
-from flfast.zoo.datamodules.sources.series import series
+from flfast.datamodules.sources.tabular import Table
+from flfast.zoo.datamodules.sources.series import Series
 
 NAMES = dict.fromkeys(("numeric", "categorical", "owner", "is_test", "task"))
 OPTIONS = {
@@ -45,7 +45,7 @@ def said(caplog):
 @pytest.mark.parametrize("trips", [1, 2, 3])
 def test_the_index_of_a_csv_file_is_no_input(tmp_path, caplog, index, trips):
     (tmp_path / "t.csv").write_text(written(FRAME.set_axis(index), trips))
-    found = table(path=str(tmp_path / "t.csv"), **OPTIONS)
+    found = Table(path=str(tmp_path / "t.csv"), **OPTIONS).load()
     assert found.input_names == ("x",)
     (line,) = said(caplog)
     assert "t.csv: " in line and "name it in an option" in line
@@ -54,7 +54,7 @@ def test_the_index_of_a_csv_file_is_no_input(tmp_path, caplog, index, trips):
 @pytest.mark.parametrize("index", [[9, 3, 7, 40, 5, 0], [*"pqrstu"]])
 def test_the_index_of_a_parquet_file_is_no_input(tmp_path, caplog, index):
     FRAME.set_axis(index).to_parquet(tmp_path / "t.parquet")
-    assert table(path=str(tmp_path / "t.parquet"), **OPTIONS).input_names == ("x",)
+    assert Table(path=str(tmp_path / "t.parquet"), **OPTIONS).load().input_names == ("x",)
     assert "__index_level_0__" in said(caplog)[0]
 
 
@@ -62,7 +62,7 @@ def test_the_index_of_a_parquet_file_is_no_input(tmp_path, caplog, index):
 def test_an_index_that_is_named_is_used(tmp_path, caplog, role):
     (tmp_path / "t.csv").write_text(written(FRAME.set_axis([2, 2, 5, 2, 5, 5]), 1))
     value = "" if role == "owner" else [""]
-    found = table(path=str(tmp_path / "t.csv"), **OPTIONS | {role: value})
+    found = Table(path=str(tmp_path / "t.csv"), **OPTIONS | {role: value}).load()
     assert not said(caplog)
     if role == "owner":
         assert found.client_names == ("2", "5")
@@ -72,7 +72,7 @@ def test_an_index_that_is_named_is_used(tmp_path, caplog, role):
 
 def test_a_column_without_a_name_that_is_not_the_first_is_an_input(tmp_path, caplog):
     (tmp_path / "t.csv").write_text("x,,y\n1,2,a\n3,4,b\n")
-    assert table(path=str(tmp_path / "t.csv"), **OPTIONS).input_names == ("x", "")
+    assert Table(path=str(tmp_path / "t.csv"), **OPTIONS).load().input_names == ("x", "")
     assert not said(caplog)
 
 
@@ -82,7 +82,7 @@ def test_the_index_of_series_is_no_client(tmp_path, caplog):
     )
     options = dict.fromkeys(("time", "owner", "values", "targets"))
     options |= {"window": 2, "horizon": 1, "stride": 1, "season": 1, "test_fraction": 0.0}
-    found = series(path=str(tmp_path / "t.csv"), loss="mse", **options)
+    found = Series(path=str(tmp_path / "t.csv"), loss="mse", **options).load()
     assert found.client_names == ("p", "q") and len(said(caplog)) == 1
 
 

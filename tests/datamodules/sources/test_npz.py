@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flfast.datamodules.mapped import map_array
-from flfast.datamodules.sources.npz import npz
+from flfast.datamodules.sources.npz import Npz
 
 SETTINGS = {
     "inputs": "inputs",
@@ -57,7 +57,7 @@ def write(tmp_path):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("form", ["folder", "npz", "compressed"])
 def test_every_form_gives_the_arrays_and_numbers_the_clients(form, write):
-    examples = npz(root=write(form, ARRAYS), **SETTINGS)
+    examples = Npz(root=write(form, ARRAYS), **SETTINGS).load()
     assert torch.equal(examples.inputs, torch.from_numpy(ARRAYS["inputs"]))
     assert examples.targets.tolist() == ARRAYS["targets"].tolist()
     assert examples.targets.dtype == torch.int64
@@ -69,15 +69,17 @@ def test_every_form_gives_the_arrays_and_numbers_the_clients(form, write):
 
 def test_names_are_options_and_what_is_not_there_is_drawn_or_left_out(write):
     root = write("npz", {"x": ARRAYS["inputs"] / 255, "y": ARRAYS["targets"], "who": np.arange(8)})
-    examples = npz(root=root, **SETTINGS | {"inputs": "x", "targets": "y", "num_classes": 9})
+    examples = Npz(
+        root=root, **SETTINGS | {"inputs": "x", "targets": "y", "num_classes": 9}
+    ).load()
     assert examples.inputs.dtype == torch.float64
     assert examples.num_classes == 9
     assert examples.owner is None
     assert np.bincount(ARRAYS["targets"][examples.is_test]).tolist() == [1, 1, 1]
-    named = npz(
+    named = Npz(
         root=root,
         **SETTINGS | {"inputs": "x", "targets": "y", "owner": "who", "test_fraction": 0.0},
-    )
+    ).load()
     assert named.owner.tolist() == [*range(8)]
     assert named.is_test is None
 
@@ -102,7 +104,7 @@ def test_targets_are_those_of_the_task(asked, targets, num_classes, task, write)
     if task == "segmentation":
         targets = targets.reshape(8, 4, 4)
     arrays = {"inputs": ARRAYS["inputs"], "targets": targets}
-    examples = npz(root=write("folder", arrays), **SETTINGS | {"task": asked} | given)
+    examples = Npz(root=write("folder", arrays), **SETTINGS | {"task": asked} | given).load()
     assert (examples.task, examples.num_classes) == (task, num_classes)
     shape = (8,) if task == "classification" else (8, targets.size // 8)
     shape = targets.shape if task == "segmentation" else shape
@@ -114,7 +116,7 @@ def test_targets_are_those_of_the_task(asked, targets, num_classes, task, write)
 
 def test_images_are_normalised_and_augmented_as_asked(write):
     settings = {"mean": [0.1, 0.2, 0.3], "std": [0.5], "random_crop": 2, "random_flip": True}
-    transform = npz(root=write("folder", ARRAYS), **SETTINGS | settings).transform
+    transform = Npz(root=write("folder", ARRAYS), **SETTINGS | settings).load().transform
     assert (transform.mean, transform.std) == ((0.1, 0.2, 0.3), (0.5,))
     assert (transform.random_crop, transform.random_flip) == (2, True)
 
@@ -165,7 +167,7 @@ def test_images_are_normalised_and_augmented_as_asked(write):
 )
 def test_what_does_not_fit_is_refused(form, write, arrays, settings, message):
     with pytest.raises(ValueError, match=message):
-        npz(root=write(form, ARRAYS | arrays), **SETTINGS | settings)
+        Npz(root=write(form, ARRAYS | arrays), **SETTINGS | settings).load()
 
 
 class Attack:
@@ -183,7 +185,7 @@ def test_pickled_objects_are_refused_and_never_run(form, write, tmp_path):
     objects = np.array([Attack(tmp_path / "was-run")] * 8)
     root = write(form, ARRAYS | {"targets": objects})
     with pytest.raises(ValueError, match="is not a readable"):
-        npz(root=root, **SETTINGS)
+        Npz(root=root, **SETTINGS).load()
     assert not (tmp_path / "was-run").exists()
 
 
@@ -204,28 +206,28 @@ def test_damaged_headers_are_named(tmp_path_factory, place, byte):
 
 def test_broken_and_missing_files_are_named(write, tmp_path):
     with pytest.raises(ValueError, match=r"data\.root=.*nowhere is not a readable \.npz file"):
-        npz(root=str(tmp_path / "nowhere"), **SETTINGS)
+        Npz(root=str(tmp_path / "nowhere"), **SETTINGS).load()
     root = write("folder", ARRAYS)
     path = tmp_path / "arrays" / "inputs.npy"
     for content in (path.read_bytes()[:200], b"no array", b""):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"inputs\.npy is not a readable \.npy file"):
-            npz(root=root, **SETTINGS)
+            Npz(root=root, **SETTINGS).load()
     np.save(path, np.asfortranarray(np.zeros((8, 5), np.float32)))
     with pytest.raises(ValueError, match=r"inputs\.npy is in Fortran order"):
-        npz(root=root, **SETTINGS)
+        Npz(root=root, **SETTINGS).load()
     with pytest.raises(ValueError, match=r"an array of \.npy; allowed: the folder"):
-        npz(root=str(path), **SETTINGS)
+        Npz(root=str(path), **SETTINGS).load()
     whole = tmp_path / "arrays.npz"
     write("compressed", ARRAYS)
     cut = whole.read_bytes()
     whole.write_bytes(cut[: len(cut) // 2])
     with pytest.raises(ValueError, match=r"arrays\.npz is not a readable \.npz file"):
-        npz(root=str(whole), **SETTINGS)
+        Npz(root=str(whole), **SETTINGS).load()
     with zipfile.ZipFile(whole, "w") as archive:
         archive.writestr("inputs.npy", b"\x93NUMPY\x01\x00garbage")
     with pytest.raises(ValueError, match=r"arrays\.npz is not a readable \.npz file"):
-        npz(root=str(whole), **SETTINGS)
+        Npz(root=str(whole), **SETTINGS).load()
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +250,7 @@ def million(tmp_path_factory):
 
 def test_opening_a_million_images_reads_none_of_them(million):
     before = psutil.Process().memory_info().rss
-    examples = npz(root=str(million), **SETTINGS)
+    examples = Npz(root=str(million), **SETTINGS).load()
     rows = examples.inputs.index_select(0, torch.tensor([999_999, 0]))
     assert examples.inputs.nbytes > 12e9
     assert psutil.Process().memory_info().rss - before < 2**27
@@ -282,4 +284,4 @@ def test_both_engines_train_on_a_million_images_in_little_memory(million, flfast
 def test_channels_at_the_end_are_neither_flipped_nor_cropped(write):
     path = write("npz", ARRAYS | {"inputs": np.zeros((8, 16, 16, 3), np.uint8)})
     with pytest.raises(ValueError, match=r"look like \[H, W, channels\]"):
-        npz(root=path, **SETTINGS | {"random_flip": True})
+        Npz(root=path, **SETTINGS | {"random_flip": True}).load()

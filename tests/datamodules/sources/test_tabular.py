@@ -7,7 +7,7 @@ import pytest
 import torch
 from pyarrow import csv, parquet
 
-from flfast.datamodules.sources.tabular import table
+from flfast.datamodules.sources.tabular import Table
 
 SETTINGS = {
     "targets": "target",
@@ -48,7 +48,7 @@ def test_numbers_come_first_and_categories_are_codes(write, suffix):
     # A missing value comes first.
     columns = HOUSES | {"town": [None if town == "Aue" else town for town in HOUSES["town"]]}
     options = SETTINGS | USED | {"missing": "category"}
-    examples = table(path=write(suffix, **columns), **options)
+    examples = Table(path=write(suffix, **columns), **options).load()
     assert examples.inputs.dtype == torch.float32
     assert examples.inputs[:, 0].tolist() == HOUSES["rooms"]
     assert examples.inputs[:, 1].tolist() == HOUSES["area"]
@@ -60,20 +60,24 @@ def test_numbers_come_first_and_categories_are_codes(write, suffix):
 
 
 def test_all_columns_are_used_by_their_type(write):
-    examples = table(path=write(**HOUSES), **SETTINGS | {"is_test": "part", "owner": "agent"})
+    examples = Table(
+        path=write(**HOUSES), **SETTINGS | {"is_test": "part", "owner": "agent"}
+    ).load()
     assert examples.inputs.shape == (6, 3)
     assert examples.categories == (4,)
-    only = table(path=write(**HOUSES), **SETTINGS | {"numeric": ["area"], "categorical": []})
+    only = Table(
+        path=write(**HOUSES), **SETTINGS | {"numeric": ["area"], "categorical": []}
+    ).load()
     assert only.inputs.squeeze(1).tolist() == HOUSES["area"]
     assert only.categories == ()
-    rooms = table(path=write(**HOUSES), **SETTINGS | {"categorical": ["rooms"]})
+    rooms = Table(path=write(**HOUSES), **SETTINGS | {"categorical": ["rooms"]}).load()
     assert rooms.inputs[:, 0].tolist() == HOUSES["area"]
     assert rooms.inputs[:, 1].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_owners_are_numbered_and_strangers_have_only_tests(write):
     options = SETTINGS | USED | {"owner": "agent", "is_test": "part", "standardise": "client"}
-    examples = table(path=write(**HOUSES), **options)
+    examples = Table(path=write(**HOUSES), **options).load()
     assert examples.is_test.tolist() == [False, False, False, True, True, False]
     assert examples.owner.tolist() == [0, 0, 1, 1, -1, 1]
     assert examples.inputs[:2, 0].tolist() == [-1, 1]
@@ -93,7 +97,7 @@ def test_owners_are_numbered_and_strangers_have_only_tests(write):
 )
 def test_the_task_follows_from_the_targets(write, targets, task, expected, values):
     path = write(**HOUSES | {"target": targets})
-    examples = table(path=path, **SETTINGS | USED | {"task": task})
+    examples = Table(path=path, **SETTINGS | USED | {"task": task}).load()
     assert examples.task == expected
     assert examples.targets.tolist() == values
 
@@ -101,19 +105,19 @@ def test_the_task_follows_from_the_targets(write, targets, task, expected, value
 def test_several_targets(write):
     labels = {"a": [0, 1, 1, 0, 1, 0], "b": [1, 1, 0, 0, 0, 0]}
     options = SETTINGS | USED | {"targets": ["a", "b"]}
-    examples = table(path=write(**HOUSES | labels), **options | {"task": "multilabel"})
+    examples = Table(path=write(**HOUSES | labels), **options | {"task": "multilabel"}).load()
     assert examples.targets.tolist() == [list(row) for row in zip(*labels.values(), strict=True)]
-    numbers = table(
+    numbers = Table(
         path=write(**HOUSES),
         **SETTINGS | {"targets": ["area", "target"], "numeric": ["rooms"], "categorical": []},
-    )
+    ).load()
     assert (numbers.task, numbers.num_classes) == ("regression", 2)
 
 
 def test_times_and_events(write):
     columns = {"T": [5, 0, 3, 9, 2, 7], "E": [1, 0, 1, 0, 0, 1]}
     options = SETTINGS | USED | {"targets": ["T", "E"], "task": "survival"}
-    examples = table(path=write(**HOUSES | columns), **options)
+    examples = Table(path=write(**HOUSES | columns), **options).load()
     assert (examples.task, examples.num_classes) == ("survival", 1)
     assert examples.targets.T.tolist() == [columns["T"], columns["E"]]
     for targets, message in (
@@ -122,15 +126,15 @@ def test_times_and_events(write):
         (["T", "agent"], "column agent holds text, such as 'x'"),
     ):
         with pytest.raises(ValueError, match=message):
-            table(path=write(**HOUSES | columns), **options | {"targets": targets})
+            Table(path=write(**HOUSES | columns), **options | {"targets": targets}).load()
 
 
 def test_statistics_do_not_know_the_test_rows(write):
     options = SETTINGS | USED | {"is_test": "part", "standardise": "all"}
     options["standardise_targets"] = True
-    before = table(path=write(**HOUSES), **options)
+    before = Table(path=write(**HOUSES), **options).load()
     changed = HOUSES | {"area": [10.0, 20.0, 30.0, 999.0, 999.0, 60.0]}
-    after = table(path=write(**changed), **options)
+    after = Table(path=write(**changed), **options).load()
     train = ~before.is_test
     assert torch.equal(before.inputs[train], after.inputs[train])
     assert before.targets[train].mean().item() == pytest.approx(0, abs=1e-6)
@@ -140,7 +144,7 @@ def test_statistics_do_not_know_the_test_rows(write):
 def test_a_drawn_test_set_takes_a_share_of_every_client(write):
     rows = {"x": range(40), "who": ["a"] * 10 + ["b"] * 30, "target": [0.5] * 40}
     path = write(**{name: list(values) for name, values in rows.items()})
-    examples = table(path=path, **SETTINGS | {"owner": "who", "test_fraction": 0.2})
+    examples = Table(path=path, **SETTINGS | {"owner": "who", "test_fraction": 0.2}).load()
     assert np.bincount(examples.owner[examples.is_test]).tolist() == [2, 6]
 
 
@@ -173,7 +177,7 @@ def test_options_that_do_not_fit_are_refused(write, changes, message):
     many = {name: (values * 17)[:101] for name, values in HOUSES.items()}
     path = write(**(HOUSES if "id" not in changes.values() else many | {"id": range(101)}))
     with pytest.raises(ValueError, match=message):
-        table(path=path, **SETTINGS | changes)
+        Table(path=path, **SETTINGS | changes).load()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +194,7 @@ def test_options_that_do_not_fit_are_refused(write, changes, message):
 )
 def test_values_that_do_not_fit_are_refused(write, columns, message):
     with pytest.raises(ValueError, match=message):
-        table(path=write(".parquet", **HOUSES | columns), **SETTINGS | {"owner": "agent"})
+        Table(path=write(".parquet", **HOUSES | columns), **SETTINGS | {"owner": "agent"}).load()
 
 
 @pytest.mark.parametrize(
@@ -208,7 +212,7 @@ def test_values_that_do_not_fit_are_refused(write, columns, message):
 def test_files_that_are_no_tables_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=message) as caught:
-        table(path=str(tmp_path / name), **SETTINGS)
+        Table(path=str(tmp_path / name), **SETTINGS).load()
     assert "data.path=" in str(caught.value)
 
 
@@ -226,13 +230,13 @@ def test_quotes_that_do_not_pair_up_are_refused(tmp_path, content, line, suffix)
     path = tmp_path / f"a{suffix}"
     path.write_bytes(gzip.compress(content.encode()) if suffix == ".csv.gz" else content.encode())
     with pytest.raises(ValueError, match=rf"data.path=.*a\.csv.*: line {line}: .*quote"):
-        table(path=str(path), **SETTINGS)
+        Table(path=str(path), **SETTINGS).load()
 
 
 def test_quoted_values_may_have_line_breaks_commas_and_quotes(tmp_path):
     quoted = 'a,b,target\n1,"x ""y"", z",0\n2,"line\nbreak",1\n3,5" pipe,1\n'
     (tmp_path / "a.csv").write_text(quoted)
-    examples = table(path=str(tmp_path / "a.csv"), **SETTINGS)
+    examples = Table(path=str(tmp_path / "a.csv"), **SETTINGS).load()
     assert examples.categories == (3,)
     assert examples.inputs[:, 0].tolist() == [1, 2, 3]
 
@@ -244,12 +248,12 @@ def test_a_column_of_numbers_with_an_odd_one_is_no_column_of_categories(write, o
     path = write(**HOUSES | {column: values})
     hint = {"area": r"say data.categorical=\[area, ...\]", "target": "say task=classification"}
     with pytest.raises(ValueError, match=rf"column {column} .*'{re.escape(odd)}' in row 2 "):
-        table(path=path, **SETTINGS | {"owner": "agent"})
+        Table(path=path, **SETTINGS | {"owner": "agent"}).load()
     with pytest.raises(ValueError, match=hint[column]):
-        table(path=path, **SETTINGS | {"owner": "agent"})
+        Table(path=path, **SETTINGS | {"owner": "agent"}).load()
     said = {"categorical": ["town", "part", column]} if column == "area" else {}
     said |= {"task": "classification"} if column == "target" else {}
-    assert len(table(path=path, **SETTINGS | {"owner": "agent"} | said).targets) == 6
+    assert len(Table(path=path, **SETTINGS | {"owner": "agent"} | said).load().targets) == 6
 
 
 @pytest.mark.parametrize("column", ["area", "target"])
@@ -261,21 +265,21 @@ def test_a_value_that_hides_all_others_is_refused(write, column, value, is_test)
     columns[column][row] = value
     options = SETTINGS | USED | {"standardise": "all", "standardise_targets": True}
     with pytest.raises(ValueError, match=rf"column {column}: the value \S+ in row {row} "):
-        table(path=write(**columns), **options | {"is_test": is_test})
+        Table(path=write(**columns), **options | {"is_test": is_test}).load()
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-30, 1.0, 1e30, 1e300])
 def test_numbers_of_any_scale_are_standardised_alike(write, scale):
     options = SETTINGS | USED | {"standardise": "all", "standardise_targets": True}
-    plain = table(path=write(".parquet", **HOUSES), **options)
+    plain = Table(path=write(".parquet", **HOUSES), **options).load()
     columns = {"target": np.array(HOUSES["target"]) * scale}
-    scaled = table(path=write(".parquet", **HOUSES | columns), **options)
+    scaled = Table(path=write(".parquet", **HOUSES | columns), **options).load()
     torch.testing.assert_close(plain.targets, scaled.targets, rtol=1e-6, atol=1e-6)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"data.path=.*none.csv cannot be read as a table"):
-        table(path=str(tmp_path / "none.csv"), **SETTINGS)
+        Table(path=str(tmp_path / "none.csv"), **SETTINGS).load()
 
 
 @pytest.mark.parametrize(
@@ -288,7 +292,7 @@ def test_real_tables_load_as_they_are(write, name, task, shape):
     data = getattr(datasets, f"load_{name}")()
     columns = dict(zip(map(str, data.feature_names), data.data.T, strict=True))
     path = write(".parquet", **columns, target=data.target)
-    examples = table(path=path, **SETTINGS)
+    examples = Table(path=path, **SETTINGS).load()
     assert examples.task == task
     assert tuple(examples.inputs.shape) == shape
     np.testing.assert_array_equal(examples.inputs, data.data.astype(np.float32))
@@ -320,12 +324,12 @@ def test_an_odd_name_gets_one_line_and_is_a_name_of_its_own(
 ):
     houses = HOUSES | {"target": ["ill", "ill", "well", "ill", "well", "well"]}
     options = SETTINGS | USED | {"owner": "agent"}
-    clean = table(path=write(suffix, **houses), **options)
+    clean = Table(path=write(suffix, **houses), **options).load()
     assert not caplog.messages
     values = list(houses[column])
     row = [value.lower() for value in values].index(odd.strip().lower())
     values[row] = odd
-    examples = table(path=write(suffix, **houses | {column: values}), **options)
+    examples = Table(path=write(suffix, **houses | {column: values}), **options).load()
     (line,) = caplog.messages
     assert line.startswith(f"data.{option}={column}: {odd!r} in row {row} (the first is 0) is not")
     num = {

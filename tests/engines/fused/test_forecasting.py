@@ -12,7 +12,7 @@ from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
 from flfast.state.plan import Batching
-from flfast.zoo.datamodules.sources.loads import loads
+from flfast.zoo.datamodules.sources.loads import Loads
 from flfast.zoo.models.forecaster import Forecaster
 
 CUT = {"window": 48, "horizon": 24, "stride": 24, "season": 24, "test_fraction": 0.3}
@@ -21,7 +21,7 @@ CUT = {"window": 48, "horizon": 24, "stride": 24, "season": 24, "test_fraction":
 @pytest.fixture(scope="module", params=others_slow(["mse", "mae"], ["mse"]))
 def meters(request):
     data = FederatedDataModule(
-        partial(loads, num_clients=3, weeks=3, noise=0.1, loss=request.param, **CUT),
+        partial(Loads, num_clients=3, weeks=3, noise=0.1, loss=request.param, **CUT),
         partial(natural, group_size=1, rest="smaller"),
         seed=0,
         split=Split(0.0, 0.0),

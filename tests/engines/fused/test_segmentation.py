@@ -9,7 +9,7 @@ from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
 from flfast.state.plan import Batching
 from flfast.state.randomness import seed_torch
-from flfast.zoo.datamodules.sources.synthetic_shapes import synthetic_shapes
+from flfast.zoo.datamodules.sources.synthetic_shapes import SyntheticShapes
 from flfast.zoo.models.unet import unet
 
 DOUBLE = {"trainer": {"precision": "64-true"}}
@@ -19,7 +19,7 @@ DOUBLE = {"trainer": {"precision": "64-true"}}
 def shapes():
     """Three clients with seven training images of 8 x 8 pixels each."""
     options = {"num_clients": 3, "per_client": 7, "test_per_client": 2, "side": 8}
-    found = synthetic_shapes(**options, scanner=1.0, noise=0.05, dice_weight=1.0, seed=0)
+    found = SyntheticShapes(**options, scanner=1.0, noise=0.05, dice_weight=1.0, seed=0).load()
     data = FederatedDataModule(
         lambda: found,
         lambda num_examples, owner: natural(

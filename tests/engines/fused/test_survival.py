@@ -8,7 +8,7 @@ from sampling import others_slow
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule, Split
 from flfast.datamodules.fetching import Loading
-from flfast.datamodules.sources.synthetic import synthetic
+from flfast.datamodules.sources.synthetic import Synthetic
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
@@ -21,7 +21,7 @@ SIZES = [150, 70, 7]
 def patients():
     """Three clients; the last one has no event."""
     options = {"num_classes": None, "num_clients": 1, "noise": 0.1, "task": "survival", "seed": 0}
-    drawn = synthetic(num_examples=sum(SIZES), num_test=20, shape=[4], **options)
+    drawn = Synthetic(num_examples=sum(SIZES), num_test=20, shape=[4], **options).load()
     targets = drawn.targets.clone()
     targets[sum(SIZES[:2]) : sum(SIZES), 1] = 0
     examples = Examples(drawn.inputs, targets, 1, is_test=drawn.is_test, task="survival")

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from flfast.output.callbacks.mask_samples import MaskSamples
-from flfast.zoo.datamodules.sources.synthetic_shapes import synthetic_shapes
+from flfast.zoo.datamodules.sources.synthetic_shapes import SyntheticShapes
 
 
 class Nothing(nn.Module):
@@ -27,7 +27,7 @@ class Nothing(nn.Module):
 @pytest.fixture
 def federation(tmp_path):
     options = {"num_clients": 2, "per_client": 2, "test_per_client": 2, "side": 16}
-    examples = synthetic_shapes(**options, scanner=0.0, noise=0.0, dice_weight=1.0, seed=0)
+    examples = SyntheticShapes(**options, scanner=0.0, noise=0.0, dice_weight=1.0, seed=0).load()
     tests = np.flatnonzero(examples.is_test)
 
     def eval_loader(indices):

@@ -192,7 +192,7 @@ class ClientProgram:
             few = data.data.train_clients.indices[:4]
             # The trial reads through its own data module. It must not advance the client's
             # augmentation generator.
-            trial = data.data.client(data.client_id, batching=data.batching)
+            trial = ClientDataModule(data.data, data.client_id, batching=data.batching)
             state = self._state.slot(0, stage, grads=True)
             trees = [state, context.trees, self.settings(stage, context)]
             rows = self.reader.read(few, trial)

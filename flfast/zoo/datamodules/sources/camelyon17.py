@@ -5,66 +5,50 @@ Bandi et al. 2018; Koh et al., WILDS: A Benchmark of in-the-Wild Distribution Sh
 """
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples, check_targets
-from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.transforms import image_transform
+from flfast.datamodules.sources.source import ImageSource
 from flfast.datamodules.value_names import number_clients
-from flfast.state.options import Count, NonNegativeInt, Positive
+from flfast.state.options import NonNegativeInt
 from flfast.state.regular_file import reading, require_file
 
 _COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center", "split")
 
 
-def camelyon17(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: str,
-    test_centers: list[NonNegativeInt],
-    image_size: Count | None,
-    in_memory: bool,
-    cache: str | None,
-    mean: list[float],
-    std: list[Positive],
-    random_crop: NonNegativeInt,
-    random_flip: bool,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class Camelyon17(ImageSource):
     """455,954 colour images [N, 3, 96, 96]; 1 is a tumour. Hospitals are the natural clients.
 
     Images of test centres are the central test set. Without any, images with `split` 1 are test
     examples of their own hospital. Decoded images take 12.6 GB.
-
-    Raises:
-        ValueError: if files are missing or broken, or there is no such hospital.
     """
-    transform = image_transform(
-        mean=mean, std=std, channels=3, random_crop=random_crop, random_flip=random_flip
-    )
-    folder = Path(root).expanduser()
-    rows, numbers = _read_table(folder / "metadata.csv", root)
-    tumor, center, split = numbers.T
-    check_targets(f"{folder / 'metadata.csv'}: tumor", tumor, "classification", 2)
-    if unknown := sorted(set(test_centers) - set(center.tolist())):
-        known = ", ".join(map(str, sorted(set(center.tolist()))))
-        raise ValueError(f"data.test_centers={list(test_centers)}; allowed: of {known}: {unknown}")
-    is_test = np.isin(center, test_centers) if test_centers else split == 1
-    paths = [str(folder / _patch(row)) for row in rows]
-    inputs = load_images(
-        paths, channels=3, image_size=image_size, in_memory=in_memory, cache=cache
-    )
-    clients = number_clients(center, is_test, where=f"data.root={root}: center")
-    return Examples(
-        inputs=inputs,
-        targets=torch.from_numpy(tumor),
-        num_classes=2,
-        transform=transform,
-        is_test=is_test,
-        owner=clients.owner,
-        client_names=clients.names,
-    )
+
+    root: str
+    test_centers: list[NonNegativeInt]
+
+    def load(self) -> Examples:
+        """All images, in the order of the table."""
+        folder, centers = Path(self.root).expanduser(), self.test_centers
+        rows, numbers = _read_table(folder / "metadata.csv", self.root)
+        tumor, center, split = numbers.T
+        check_targets(f"{folder / 'metadata.csv'}: tumor", tumor, "classification", 2)
+        if unknown := sorted(set(centers) - set(center.tolist())):
+            known = ", ".join(map(str, sorted(set(center.tolist()))))
+            raise ValueError(f"data.test_centers={list(centers)}; allowed: of {known}: {unknown}")
+        is_test = np.isin(center, centers) if centers else split == 1
+        clients = number_clients(center, is_test, where=f"data.root={self.root}: center")
+        return Examples(
+            **self.read_images([folder / _patch(row) for row in rows], channels=3),
+            **clients._asdict(),
+            targets=torch.from_numpy(tumor),
+            num_classes=2,
+            is_test=is_test,
+        )
 
 
 def _read_table(path: Path, root: str) -> tuple[list[dict[str, str]], np.ndarray]:

@@ -1,9 +1,11 @@
-"""Instructions and their answers, for fine-tuning language models: only answers are predicted."""
+"""Conversations and their answers, for fine-tuning language models: only answers are predicted."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from itertools import compress
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ import torch
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.held_out import held_out_test
+from flfast.datamodules.sources.source import DataSource
 from flfast.datamodules.sources.text_tokens import (
     PADDING,
     encode_texts,
@@ -21,81 +24,99 @@ from flfast.datamodules.value_names import number_clients
 from flfast.state.options import BelowOne, Count, VocabularySize
 from flfast.tasks.task_type import IGNORED
 from flfast.zoo.datamodules.sources.chat_template import plain, template_of, template_parts
-from flfast.zoo.datamodules.sources.conversation_files import read_conversations
+from flfast.zoo.datamodules.sources.conversation_files import Conversation, read_conversations
 
 log = logging.getLogger(__name__)
 
 
-def instructions(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: str,
-    client_column: str | None,
-    tokenizer: str,
-    chat_template: Literal["auto", "plain"],
-    vocabulary_size: VocabularySize,
-    max_tokens: Count,
-    test_fraction: BelowOne,
-    seed: int,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class Conversations(DataSource):
     """Conversations as tokens int64 [N, max_tokens], one a row; shorter ones end with padding.
 
     The target of a position is the next token if it belongs to an answer, else `IGNORED`. Of a
     longer conversation, the last `max_tokens` + 1 tokens are kept. Each text before an answer, and
     each answer, is tokenised by itself, as when the model is asked. The seed determines the test
     set, a share of each client's conversations.
-
-    Raises:
-        ValueError: with file and line, if conversations have another form; or if the tokenizer or
-            its chat template cannot be read.
     """
-    found = read_conversations(root, client_column)
-    known = None
-    if found[0].client is not None:
-        names = [one.client for one in found]
-        known = number_clients(names, None, where=f"data.root={root}: clients")
-    groups = np.zeros(len(found), dtype=np.int64) if known is None else known.owner
-    is_test = held_out_test(groups, test_fraction=test_fraction, seed=seed)
-    trained = tokenizer in {"characters", "words", "bpe"}
-    template = plain if trained or chat_template == "plain" else template_of(tokenizer)
-    parts = [template_parts(one, template) for one in found]
-    training = [text for own, test in zip(parts, is_test, strict=True) if not test for text in own]
-    if tokenizer == "characters":
-        characters = sorted({c for own in parts for text in own for c in text})
-        vocabulary, encode = ("", *characters), _by_character(characters)
-    else:
-        made = make_tokenizer(tokenizer, texts=training, vocabulary_size=vocabulary_size)
-        vocabulary, encode = token_texts(made), partial(encode_texts, made, special=False)
-    what = f"data.max_tokens={max_tokens} for {len(parts):,} conversations"
-    require_memory(16 * len(parts) * max_tokens, what)
-    inputs = np.full((len(parts), max_tokens), PADDING, dtype=np.int64)
-    targets = np.full((len(parts), max_tokens), IGNORED, dtype=np.int64)
-    num_cut = 0
-    for row, own in enumerate(parts):
-        encoded = encode(own)
-        answer = np.repeat(np.arange(len(own)) % 2 == 1, [len(text) for text in encoded])
-        num_cut += len(answer) > max_tokens + 1
-        answer, tokens = answer[-max_tokens - 1 :], np.concatenate(encoded)[-max_tokens - 1 :]
-        if not answer[1:].any():
-            raise ValueError(
-                f"{found[row].where}: data.tokenizer={tokenizer} leaves no token of its answers"
-            )
-        inputs[row, : len(tokens) - 1] = tokens[:-1]
-        targets[row, : len(tokens) - 1] = np.where(answer, tokens, IGNORED)[1:]
-    if num_cut:
-        log.warning(
-            "data.max_tokens=%d: %d of %d conversations are longer; their beginnings are cut off",
-            *(max_tokens, num_cut, len(parts)),
+
+    root: str
+    client_column: str | None
+    tokenizer: str
+    chat_template: Literal["auto", "plain"]
+    vocabulary_size: VocabularySize
+    max_tokens: Count
+    test_fraction: BelowOne
+    seed: int
+
+    def load(self) -> Examples:
+        """All conversations.
+
+        Raises:
+            ValueError: with file and line, if conversations have another form; or if the tokenizer
+                or its chat template cannot be read.
+        """
+        conversations = read_conversations(self.root, self.client_column)
+        clients, groups = dict[str, Any](), np.zeros(len(conversations), dtype=np.int64)
+        if conversations[0].client is not None:
+            names = [conversation.client for conversation in conversations]
+            known = number_clients(names, None, where=f"data.root={self.root}: clients")
+            clients, groups = known._asdict(), known.owner
+        is_test = held_out_test(groups, test_fraction=self.test_fraction, seed=self.seed)
+        trained = self.tokenizer in {"characters", "words", "bpe"}
+        is_plain = trained or self.chat_template == "plain"
+        template = plain if is_plain else template_of(self.tokenizer)
+        parts = [template_parts(conversation, template) for conversation in conversations]
+        encode, vocabulary = self._encoder(parts, is_test)
+        inputs, targets = self._rows(conversations, map(encode, parts))
+        return Examples(
+            inputs=torch.from_numpy(inputs),
+            targets=torch.from_numpy(targets),
+            num_classes=len(vocabulary),
+            is_test=is_test,
+            task="language",
+            vocabulary=vocabulary,
+            **clients,
         )
-    return Examples(
-        inputs=torch.from_numpy(inputs),
-        targets=torch.from_numpy(targets),
-        num_classes=len(vocabulary),
-        is_test=is_test,
-        owner=None if known is None else known.owner,
-        task="language",
-        vocabulary=vocabulary,
-        client_names=() if known is None else known.names,
-    )
+
+    def _encoder(
+        self, parts: list[list[str]], is_test: np.ndarray
+    ) -> tuple[Callable[[Sequence[str]], list[np.ndarray]], tuple[str, ...]]:
+        """An encoder of texts as tokens, and the text of every token."""
+        if self.tokenizer == "characters":
+            characters = sorted({c for texts in parts for text in texts for c in text})
+            return _by_character(characters), ("", *characters)
+        training = [text for texts in compress(parts, ~is_test) for text in texts]
+        made = make_tokenizer(self.tokenizer, texts=training, vocabulary_size=self.vocabulary_size)
+        return partial(encode_texts, made, special=False), token_texts(made)
+
+    def _rows(
+        self, conversations: list[Conversation], encoded: Iterable[list[np.ndarray]]
+    ) -> np.ndarray:
+        """Inputs and targets, int64 [2, N, max_tokens], of texts and answers that are tokens."""
+        num, length = len(conversations), self.max_tokens
+        what = f"data.max_tokens={length} for {num:,} conversations"
+        require_memory(16 * num * length, what)
+        rows = np.empty((2, num, length), dtype=np.int64)
+        rows[0], rows[1] = PADDING, IGNORED
+        num_cut = 0
+        for row, parts in enumerate(encoded):
+            answer = np.repeat(np.arange(len(parts)) % 2 == 1, [*map(len, parts)])
+            num_cut += len(answer) > length + 1
+            answer, tokens = answer[-length - 1 :], np.concatenate(parts)[-length - 1 :]
+            if not answer[1:].any():
+                raise ValueError(
+                    f"{conversations[row].where}: data.tokenizer={self.tokenizer} leaves no token "
+                    "of its answers"
+                )
+            rows[0, row, : len(tokens) - 1] = tokens[:-1]
+            rows[1, row, : len(tokens) - 1] = np.where(answer, tokens, IGNORED)[1:]
+        if num_cut:
+            log.warning(
+                "data.max_tokens=%d: %d of %d conversations are longer; their beginnings are cut "
+                "off",
+                *(length, num_cut, num),
+            )
+        return rows
 
 
 def _by_character(characters: Sequence[str]) -> Callable[[Sequence[str]], list[np.ndarray]]:

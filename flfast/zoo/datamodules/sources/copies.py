@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
-from flfast.state.injection import call_with
+from flfast.datamodules.sources.source import examples_from
 from flfast.state.options import Count
 from flfast.state.randomness import generator
 
@@ -34,7 +34,7 @@ def copies(
         ValueError: if the dataset cannot be read, or a client would have no training example.
     """
     try:
-        one = call_with(source, seed=seed)
+        one = examples_from(source, seed=seed)
     except ValueError as error:
         # A source names its options as `data.root`, which is `data.source.root` here.
         raise ValueError(re.sub(r"\bdata\.(?=\w)", "data.source.", str(error))) from error

@@ -41,8 +41,7 @@ def har(*, root: str, test_subjects: Literal["published", "none"]) -> Examples:
         targets=torch.from_numpy(labels - 1),
         num_classes=_NUM_CLASSES,
         is_test=tests,
-        owner=clients.owner,
-        client_names=clients.names,
+        **clients._asdict(),
     )
 
 

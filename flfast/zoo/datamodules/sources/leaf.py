@@ -4,68 +4,54 @@ Caldas et al., LEAF: A Benchmark for Federated Settings, 2018 (arXiv:1812.01097)
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.sources.decoded_images import load_images
-from flfast.datamodules.transforms import image_transform
-from flfast.state.options import Count, NonNegativeInt, Positive
+from flfast.datamodules.sources.source import ImageSource
 from flfast.state.regular_file import reading
 from flfast.zoo.datamodules.sources.leaf_files import LeafUser, read_users
 
 _NUM_CLASSES = {"femnist": 62, "celeba": 2}
 
 
-def leaf(  # noqa: PLR0913 - one parameter an option
-    *,
-    dataset: Literal["femnist", "celeba"],
-    root: str,
-    images: str | None,
-    image_size: Count | None,
-    in_memory: bool,
-    cache: str | None,
-    mean: list[float],
-    std: list[Positive],
-    random_crop: NonNegativeInt,
-    random_flip: bool,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class Leaf(ImageSource):
     """Images of LEAF's users, who are the natural clients in the order of their names.
 
     FEMNIST has grey images [N, 1, 28, 28] of 62 digits and letters, CelebA faces [N, 3,
     image_size, image_size] that smile (1) or do not. If some users are only in `test/`, as after
     LEAF's `-t user`, all of `test/` is the central test set.
-
-    Raises:
-        ValueError: if files are missing, broken, or of another dataset.
     """
-    channels: Literal[1, 3] = 1 if dataset == "femnist" else 3
-    transform = image_transform(
-        mean=mean, std=std, channels=channels, random_crop=random_crop, random_flip=random_flip
-    )
-    if dataset == "femnist":
-        parts, fields = _read(root, dataset, _pixels)
-        inputs: Tensor | Dataset[Tensor] = _joined(parts)
-    else:
-        folder = Path(images or Path(root) / "raw" / "img_align_celeba").expanduser()
-        parts, fields = _read(root, dataset, _names)
-        paths = [str(folder / name) for part in parts for name in part]
-        if not Path(paths[0]).is_file():
+
+    dataset: Literal["femnist", "celeba"]
+    root: str
+    images: str | None
+
+    def load(self) -> Examples:
+        """All images, by user."""
+        if self.dataset == "femnist":
+            parts, fields = _read(self.root, self.dataset, _pixels)
+            fields |= {"inputs": _joined(parts), "transform": self.transform(channels=1)}
+        else:
+            parts, fields = _read(self.root, self.dataset, _names)
+            fields |= self._faces([name for part in parts for name in part])
+        with reading(f"data.root={self.root} data.dataset={self.dataset}"):
+            return Examples(num_classes=_NUM_CLASSES[self.dataset], **fields)
+
+    def _faces(self, names: list[str]) -> dict[str, Any]:
+        folder = Path(self.images or Path(self.root) / "raw" / "img_align_celeba").expanduser()
+        if not (folder / names[0]).is_file():
             raise ValueError(
-                f"data.images={images}: there is no {paths[0]}; point data.images to the folder "
-                "of CelebA's images, img_align_celeba/"
+                f"data.images={self.images}: there is no {folder / names[0]}; point data.images "
+                "to the folder of CelebA's images, img_align_celeba/"
             )
-        inputs = load_images(
-            paths, channels=channels, image_size=image_size, in_memory=in_memory, cache=cache
-        )
-    with reading(f"data.root={root} data.dataset={dataset}"):
-        num_classes = _NUM_CLASSES[dataset]
-        return Examples(inputs=inputs, num_classes=num_classes, transform=transform, **fields)
+        return self.read_images([folder / name for name in names], channels=3)
 
 
 def _read(root: str, dataset: str, convert: Callable[[list[Any]], Any]) -> Any:

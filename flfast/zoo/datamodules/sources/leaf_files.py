@@ -95,5 +95,5 @@ def read_users(
         "targets": torch.from_numpy(np.concatenate(targets)),
         "is_test": np.repeat(np.array(tests), counts),
         "owner": np.repeat(clients.owner, counts),
-        "client_names": clients.names,
+        "client_names": clients.client_names,
     }

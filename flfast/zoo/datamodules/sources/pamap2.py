@@ -72,8 +72,7 @@ def pamap2(
         targets=torch.tensor(labels),
         num_classes=len(ACTIVITIES),
         is_test=test,
-        owner=clients.owner,
-        client_names=clients.names,
+        **clients._asdict(),
     )
 
 

@@ -1,6 +1,7 @@
 """Your own images and masks: files of equal names in two folders, volumes as slices."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from flfast.datamodules.mapped import map_array
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hidden_files import is_hidden, say_left_out
 from flfast.datamodules.sources.image_files import READ_ERRORS, image_tensor, upright
+from flfast.datamodules.sources.source import DataSource
 from flfast.datamodules.transforms import image_transform
 from flfast.state.options import BelowOne, Count, NonNegative, NonNegativeInt, Positive
 from flfast.state.regular_file import reading, require_file
@@ -26,58 +28,107 @@ _BYTES = 256
 _Pair = tuple[Path, Path]
 
 
-def segmentation_folder(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: str,
-    values: list[NonNegativeInt] | None,
-    ignore: NonNegativeInt | None,
-    image_size: Count | None,
-    channels: Literal[1, 3],
-    test_fraction: BelowOne,
-    mean: list[float],
-    std: list[Positive],
-    dice_weight: NonNegative,
-    seed: int,
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class SegmentationFolder(DataSource):
     """Images below `root/images/`, and masks of the same names, but for endings, in `root/masks/`.
 
     Folders below `images/` are clients. A `.npy` file is a volume [S, H, W] whose slices are the
     images; if its numbers are no bytes, they are scaled from its lowest and highest one. The test
     set, which the seed determines, has whole files: slices of a volume stay together.
-
-    Raises:
-        ValueError: if a mask is missing, a file cannot be read, sizes differ, or a mask has
-            another value than those of the classes.
     """
-    files, owner, clients = _list_files(Path(root).expanduser())
-    images, masks, lengths = list[torch.Tensor](), list[np.ndarray](), list[int]()
-    for image, mask in files:
-        slices = [*_slices(image, mask, image_size)]
-        lengths.append(len(slices))
-        images += [image_tensor(one, channels=channels, image_size=None) for one, _ in slices]
-        masks += [classes for _, classes in slices]
-        if images[-1].shape != images[0].shape:
+
+    root: str
+    values: list[NonNegativeInt] | None
+    ignore: NonNegativeInt | None
+    image_size: Count | None
+    channels: Literal[1, 3]
+    test_fraction: BelowOne
+    mean: list[float]
+    std: list[Positive]
+    dice_weight: NonNegative
+    seed: int
+
+    def load(self) -> Examples:
+        """All images and masks, by client and name.
+
+        Raises:
+            ValueError: if a mask is missing, a file cannot be read, sizes differ, or a mask has
+                another value than those of the classes.
+        """
+        files, owner, clients = _list_files(Path(self.root).expanduser())
+        images, masks, whose = self._read(files)
+        targets, num_classes = self._as_classes(masks, files, whose)
+        groups = np.zeros(len(files), dtype=np.int64) if owner is None else owner
+        is_test = held_out_test(groups, test_fraction=self.test_fraction, seed=self.seed)
+        return Examples(
+            inputs=images,
+            targets=torch.from_numpy(targets),
+            num_classes=num_classes,
+            transform=image_transform(mean=self.mean, std=self.std, channels=self.channels),
+            is_test=is_test[whose],
+            owner=None if owner is None else owner[whose],
+            task="segmentation",
+            client_names=clients,
+            dice_weight=self.dice_weight,
+        )
+
+    def _read(self, files: list[_Pair]) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        """Images uint8 [N, channels, H, W], values of masks [N, H, W], and the file of each."""
+        images, masks, lengths = list[torch.Tensor](), list[np.ndarray](), list[int]()
+        for image, mask in files:
+            slices = [*_slices(image, mask, self.image_size)]
+            lengths.append(len(slices))
+            images += [
+                image_tensor(picture, channels=self.channels, image_size=None)
+                for picture, _ in slices
+            ]
+            masks += [values for _, values in slices]
+            if images[-1].shape != images[0].shape:
+                raise ValueError(
+                    f"images differ in size: the first one is {list(images[0].shape[1:])}, "
+                    f"{image} {list(images[-1].shape[1:])}; set data.image_size to scale all to "
+                    "one size"
+                )
+            if len(lengths) == 1:
+                num_bytes = 2 * len(files) * len(images) * (images[0].nbytes + masks[0].nbytes)
+                what = f"data.root={self.root}: {len(files):,} files like {image}"
+                require_memory(num_bytes, what)
+        return torch.stack(images), np.stack(masks), np.repeat(np.arange(len(files)), lengths)
+
+    def _as_classes(
+        self, masks: np.ndarray, files: list[_Pair], whose: np.ndarray
+    ) -> tuple[np.ndarray, int]:
+        """Masks [N, H, W] of classes, as small numbers, and the number of classes.
+
+        `whose` is the file of each mask [N].
+        """
+        values, ignore = self.values, self.ignore
+        there = sorted({*np.unique(masks).tolist()} - {ignore})
+        known = [*range(len(there))] if values is None else [*values]
+        if values is None and there != known:
             raise ValueError(
-                f"images differ in size: the first one is {list(images[0].shape[1:])}, {image} "
-                f"{list(images[-1].shape[1:])}; set data.image_size to scale all to one size"
+                f"data.values=null: masks have the values {there[:_MOST_NAMED]}; allowed: 0, 1, "
+                "..., or a list of the value of each class in data.values, the background first"
             )
-        if len(lengths) == 1:
-            num_bytes = 2 * len(files) * len(images) * (images[0].nbytes + masks[0].nbytes)
-            require_memory(num_bytes, f"data.root={root}: {len(files):,} files like {image}")
-    whose = np.repeat(np.arange(len(files)), lengths)
-    targets, num_classes = _as_classes(np.stack(masks), files, whose, values, ignore)
-    groups = np.zeros(len(files), dtype=np.int64) if owner is None else owner
-    return Examples(
-        inputs=torch.stack(images),
-        targets=torch.from_numpy(targets),
-        num_classes=num_classes,
-        transform=image_transform(mean=mean, std=std, channels=channels),
-        is_test=held_out_test(groups, test_fraction=test_fraction, seed=seed)[whose],
-        owner=None if owner is None else owner[whose],
-        task="segmentation",
-        client_names=clients,
-        dice_weight=dice_weight,
-    )
+        if len(known) < 2 or len({*known}) < len(known) or ignore in known:
+            raise ValueError(
+                f"data.values={values}, data.ignore={ignore}: masks have {len(known)} classes; "
+                "allowed: at least two different values, the background first, none of them "
+                "ignored"
+            )
+        # Masks are large: bytes where these suffice.
+        few = ignore is None and len(known) <= _BYTES
+        result = np.full(masks.shape, 0 if few else IGNORED, np.uint8 if few else np.int16)
+        outside = ~np.isin(masks, [*known, known[0] if ignore is None else ignore])
+        if outside.any():
+            place = example, row, column = tuple(np.argwhere(outside)[0].tolist())
+            raise ValueError(
+                f"{files[whose[example]][1]} has the value {masks[place]} in row {row}, "
+                f"column {column}; allowed by data.values: {', '.join(map(str, known))}"
+            )
+        for number, value in enumerate(known):
+            result[masks == value] = number
+        return result, len(known)
 
 
 def _list_files(root: Path) -> tuple[list[_Pair], np.ndarray | None, tuple[str, ...]]:
@@ -191,41 +242,3 @@ def _mask(path: Path) -> np.ndarray:
             "a pixel, grey or of a palette"
         )
     return np.asarray(image).astype(np.int32)[None]
-
-
-def _as_classes(
-    masks: np.ndarray,
-    files: list[_Pair],
-    whose: np.ndarray,
-    values: list[int] | None,
-    ignore: int | None,
-) -> tuple[np.ndarray, int]:
-    """Masks [N, H, W] of classes, as small numbers, and the number of classes.
-
-    `whose` is the file of each mask [N].
-    """
-    there = sorted({*np.unique(masks).tolist()} - {ignore})
-    known = [*range(len(there))] if values is None else [*values]
-    if values is None and there != known:
-        raise ValueError(
-            f"data.values=null: masks have the values {there[:_MOST_NAMED]}; allowed: 0, 1, ..., "
-            "or a list of the value of each class in data.values, the background first"
-        )
-    if len(known) < 2 or len({*known}) < len(known) or ignore in known:
-        raise ValueError(
-            f"data.values={values}, data.ignore={ignore}: masks have {len(known)} classes; "
-            "allowed: at least two different values, the background first, none of them ignored"
-        )
-    # Masks are large: bytes where these suffice.
-    few = ignore is None and len(known) <= _BYTES
-    result = np.full(masks.shape, 0 if few else IGNORED, np.uint8 if few else np.int16)
-    outside = ~np.isin(masks, [*known, known[0] if ignore is None else ignore])
-    if outside.any():
-        place = example, row, column = tuple(np.argwhere(outside)[0].tolist())
-        raise ValueError(
-            f"{files[whose[example]][1]} has the value {masks[place]} in row {row}, "
-            f"column {column}; allowed by data.values: {', '.join(map(str, known))}"
-        )
-    for number, value in enumerate(known):
-        result[masks == value] = number
-    return result, len(known)

@@ -1,5 +1,6 @@
 """Series of a CSV or Parquet file, one of each client, as windows for forecasting."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,59 +8,62 @@ import numpy as np
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.missing import refuse_missing
 from flfast.datamodules.sources.table_files import Columns, read_table
+from flfast.datamodules.sources.table_targets import listed
 from flfast.datamodules.value_names import number_clients
-from flfast.state.options import BelowOne, Count
-from flfast.zoo.datamodules.sources.series_windows import Objective, Windows, windows_of
+from flfast.zoo.datamodules.sources.series_windows import WindowSource, windows_of
 
 
-def series(  # noqa: PLR0913 - one parameter an option
-    *,
-    path: str,
-    time: str | None,
-    owner: str | None,
-    values: list[str] | None,
-    targets: list[str] | None,
-    window: Count,
-    horizon: Count,
-    stride: Count,
-    season: Count,
-    test_fraction: BelowOne,
-    loss: Objective,
-) -> Examples:
-    """Windows float32 [N, X, L]; see `windows_of`. Without `owner`, each column is a client.
+@dataclass(frozen=True, kw_only=True)
+class Series(WindowSource):
+    """Windows float32 [N, X, L]; see `windows_of`. Without `owner`, each column is a client."""
 
-    Raises:
-        ValueError: if columns are missing or hold no numbers, times are unsorted or uneven, or a
-            series is too short or constant.
-    """
-    columns = Columns(read_table(path, names=[owner] if owner else []), path)
-    named = {"time": time and [time], "owner": owner and [owner], "values": values}
-    for option, names in {**named, "targets": targets}.items():
-        columns.require(names or [], option)
-    chosen = values or columns.free({time, owner})
-    if owner is None and targets is not None:
-        raise ValueError(
-            f"data.targets={list(targets)} without data.owner, where each column is a client; "
-            "allowed: null, or data.owner=COLUMN"
-        )
-    predicted = list(chosen if targets is None else targets)
-    chosen = [*predicted, *(name for name in chosen if name not in predicted)]
-    if not chosen:
-        raise ValueError(f"data.path={path} has no column of values beside time and owner")
-    numbers = np.stack([columns.numbers(name) for name in chosen], axis=1)  # [rows, X]
-    times = None if time is None else _times(columns, time)
-    cut = Windows(window, horizon, stride, season, test_fraction, loss)
-    if owner is None:
-        _check_times("of the file", times)
-        apart = list(numbers.T[:, :, None])
-        return windows_of(apart, chosen, ["value"], num_targets=1, cut=cut)
-    clients = number_clients(columns.as_names(owner), None, where=f"data.owner={owner}")
-    places = [np.flatnonzero(clients.owner == k) for k in range(clients.owner.max() + 1)]
-    called = clients.names or tuple(map(str, range(len(places))))
-    for name, own in zip(called, places, strict=True):
-        _check_times(f"of {name}", None if times is None else times[own])
-    apart = [numbers[own] for own in places]
-    return windows_of(apart, called, chosen, num_targets=len(predicted), cut=cut)
+    path: str
+    time: str | None
+    owner: str | None
+    values: list[str] | None
+    targets: list[str] | None
+
+    def load(self) -> Examples:
+        """The windows of all series.
+
+        Raises:
+            ValueError: if columns are missing or hold no numbers, times are unsorted or uneven, or
+                a series is too short or constant.
+        """
+        owner = self.owner
+        columns = Columns(read_table(self.path, names=listed(owner)), self.path)
+        for option in ("time", "owner", "values", "targets"):
+            columns.require(listed(getattr(self, option)), option)
+        chosen, predicted = self._chosen(columns)
+        numbers = np.stack([columns.numbers(name) for name in chosen], axis=1)  # [rows, X]
+        times = None if self.time is None else _times(columns, self.time)
+        if owner is None:
+            _check_times("of the file", times)
+            apart = list(numbers.T[:, :, None])
+            return windows_of(apart, chosen, ["value"], num_targets=1, cut=self)
+        clients = number_clients(columns.as_names(owner), None, where=f"data.owner={owner}")
+        places = [np.flatnonzero(clients.owner == k) for k in range(clients.owner.max() + 1)]
+        called = clients.client_names or tuple(map(str, range(len(places))))
+        for name, rows in zip(called, places, strict=True):
+            _check_times(f"of {name}", None if times is None else times[rows])
+        apart = [numbers[rows] for rows in places]
+        return windows_of(apart, called, chosen, num_targets=len(predicted), cut=self)
+
+    def _chosen(self, columns: Columns) -> tuple[list[str], list[str]]:
+        """The columns that the model reads, those that it predicts first; and these."""
+        chosen = self.values or columns.free({self.time, self.owner})
+        if self.owner is None and self.targets is not None:
+            raise ValueError(
+                f"data.targets={list(self.targets)} without data.owner, where each column is a "
+                "client; allowed: null, or data.owner=COLUMN"
+            )
+        predicted = list(chosen if self.targets is None else self.targets)
+        chosen = [*predicted, *(name for name in chosen if name not in predicted)]
+        if not chosen:
+            raise ValueError(
+                f"data.path={self.path} has no column of values beside time and owner"
+            )
+        return chosen, predicted
 
 
 def _times(columns: Columns, name: str) -> np.ndarray:

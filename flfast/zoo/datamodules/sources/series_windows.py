@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,13 +12,13 @@ import torch
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.number_range import as_float32, scale_of
+from flfast.datamodules.sources.source import DataSource
+from flfast.state.options import BelowOne, Count
 
-Objective = Literal["mse", "mae"]
-"""Name of the loss."""
 
-
-class Windows(NamedTuple):
-    """How series are cut. L, H, and the rest in steps.
+@dataclass(frozen=True, kw_only=True)
+class WindowSource(DataSource):
+    """Options of series: how they are cut. L, H, and the rest in steps.
 
     Attributes:
         window: past steps that the model reads, L.
@@ -25,15 +26,15 @@ class Windows(NamedTuple):
         stride: steps between the beginnings of windows.
         season: steps of a season, of the naive forecast that MASE divides by; 1: the last value.
         test_fraction: share of each series' last steps for testing.
-        objective: loss.
+        loss: of scaled values.
     """
 
-    window: int
-    horizon: int
-    stride: int
-    season: int
-    test_fraction: float
-    objective: Objective
+    window: Count
+    horizon: Count
+    stride: Count
+    season: Count
+    test_fraction: BelowOne
+    loss: Literal["mse", "mae"]
 
     def check(self, name: str, steps: int) -> int:
         """The number of steps for testing of a series.
@@ -85,7 +86,7 @@ def windows_of(
     train: np.ndarray | None = None,
     *,
     num_targets: int,
-    cut: Windows,
+    cut: WindowSource,
 ) -> Examples:
     """The windows of a series float64 [T, X] of each client, of which the first C are predicted.
 
@@ -104,18 +105,8 @@ def windows_of(
         length = len(values) - cut.check(name, len(values))
         bounds = np.searchsorted(train, [num, num - (-length // cut.stride)])
         used = cut.steps_of(train[slice(*bounds)] - num, length)
-        training = values[:length][used]
-        mean, std, flat = scale_of(training)
-        naive = naive_error(values[:length, :num_targets], cut.season, used)
-        flat[:num_targets] |= ~(naive > 1e-12 * np.abs(training).max(axis=0)[:num_targets])
-        if flat[:num_targets].any():
-            raise ValueError(
-                f"series {name}: column {columns[int(flat.argmax())]} is constant in training, or "
-                f"repeats itself every data.season={cut.season} steps or has none so far apart, "
-                "so MASE would divide by zero; leave it out"
-            )
-        facts = np.stack([mean, std])[:, :num_targets]
-        facts = np.concatenate([facts, (naive / std[:num_targets])[None]])
+        mean, std, naive = _scale(values[:length], used, cut.season, num_targets, name, columns)
+        facts = np.stack([mean[:num_targets], std[:num_targets], naive / std[:num_targets]])
         scaled = as_float32(f"series {name}", (values - mean) / std)
         for is_test, part in ((False, scaled[:length]), (True, scaled[length:])):
             starts = np.arange(0, len(part), cut.stride)
@@ -143,6 +134,32 @@ def windows_of(
         client_names=tuple(names),
         unused=np.concatenate(rows["unused"]),
         stride=cut.stride,
-        objective=cut.objective,
+        objective=cut.loss,
         rescaled=partial(windows_of, series, names, columns, num_targets=num_targets, cut=cut),
     )
+
+
+def _scale(
+    values: np.ndarray,
+    used: np.ndarray,
+    season: int,
+    num_targets: int,
+    name: str,
+    columns: Sequence[str],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean and standard deviation [X] of used steps of a training part, and the naive errors [C].
+
+    Raises:
+        ValueError: if a column to predict is constant, or its naive error is zero.
+    """
+    training = values[used]
+    mean, std, flat = scale_of(training)
+    naive = naive_error(values[:, :num_targets], season, used)
+    flat[:num_targets] |= ~(naive > 1e-12 * np.abs(training).max(axis=0)[:num_targets])
+    if flat[:num_targets].any():
+        raise ValueError(
+            f"series {name}: column {columns[int(flat.argmax())]} is constant in training, or "
+            f"repeats itself every data.season={season} steps or has none so far apart, so MASE "
+            "would divide by zero; leave it out"
+        )
+    return mean, std, naive

@@ -5,6 +5,7 @@ from Decentralized Data. AISTATS 2017, section 3.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.source import DataSource
 from flfast.datamodules.sources.text_tokens import Text, language_examples, split_by_time
 from flfast.state.options import BelowOne, Count, VocabularySize
 from flfast.state.regular_file import read_text, reading
@@ -21,16 +23,8 @@ _FILE = "tinyshakespeare.txt"
 _CHOICES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
 
 
-def shakespeare(  # noqa: PLR0913 - one parameter an option
-    *,
-    root: str,
-    tokenizer: Literal["characters", "words"],
-    vocabulary_size: VocabularySize,
-    sequence_length: Count,
-    min_characters: Count,
-    test_share: BelowOne,
-    speakers: Literal["all", "even", "odd"],
-) -> Examples:
+@dataclass(frozen=True, kw_only=True)
+class Shakespeare(DataSource):
     """Tokens int64 [N, sequence_length] by speaker, in the order of the file.
 
     A speech is a line `SPEAKER:` and the lines up to the next empty one. Speeches of a speaker are
@@ -41,49 +35,65 @@ def shakespeare(  # noqa: PLR0913 - one parameter an option
 
     Line breaks are no words. Speakers with fewer than 2 tokens are left out, and both halves of
     the speakers have the same vocabulary.
-
-    Raises:
-        ValueError: if the file is missing or is not such a text, or no speaker is left.
     """
-    path = _find(Path(root).expanduser())
-    with reading(f"data.root={path} is not a readable UTF-8 text"):
-        content = read_text(path)
-    speeches = {name: "\n".join(lines) for name, lines in _by_speaker(content, path).items()}
-    tokenize = _code_points if tokenizer == "characters" else _words
-    long_enough = [speech for speech in speeches.values() if len(speech) >= min_characters]
-    kept = [found for found in map(tokenize, long_enough) if len(found) >= 2]
-    if not kept:
-        longest = max(map(len, speeches.values()), default=0)
-        raise ValueError(
-            f"data.min_characters={min_characters} and data.tokenizer={tokenizer} leave none of "
-            f"the {len(speeches)} speakers of {path}; allowed: a smaller number, and texts of 2 "
-            f"tokens. The longest text has {longest} characters"
-        )
-    half = kept[_CHOICES[speakers]]
-    if not half:
-        raise ValueError(
-            f"data.speakers={speakers} leaves none of {len(kept)}; allowed: all, even"
-        )
-    encode, vocabulary = _encoder(
-        tokenizer, content, kept, test_share=test_share, size=vocabulary_size
-    )
-    texts = []
-    for owner, speech in enumerate(half):
-        train, test = split_by_time(np.array(encode(speech), dtype=np.int64), test_share)
-        texts += [Text(train, owner, is_test=False), Text(test, owner, is_test=True)]
-    return language_examples(texts, length=sequence_length, vocabulary=vocabulary)
 
+    root: str
+    tokenizer: Literal["characters", "words"]
+    vocabulary_size: VocabularySize
+    sequence_length: Count
+    min_characters: Count
+    test_share: BelowOne
+    speakers: Literal["all", "even", "odd"]
 
-def _encoder(
-    tokenizer: str, content: str, speeches: list[np.ndarray], *, test_share: float, size: int
-) -> tuple[Callable[[np.ndarray], Any], tuple[str, ...]]:
-    """An encoder of characters or words as tokens, and the text of every token."""
-    if tokenizer == "characters":
-        known = np.unique(_code_points(content))
-        return partial(np.searchsorted, known), tuple(map(chr, known))
-    training = (word for speech in speeches for word in split_by_time(speech, test_share)[0])
-    vocabulary = make_vocabulary(None, words=training, size=size)
-    return vocabulary.encode, vocabulary.texts()
+    def load(self) -> Examples:
+        """The texts of all chosen speakers.
+
+        Raises:
+            ValueError: if the file is missing or is not such a text, or no speaker is left.
+        """
+        path = _find(Path(self.root).expanduser())
+        with reading(f"data.root={path} is not a readable UTF-8 text"):
+            content = read_text(path)
+        kept = self._tokenized(content, path)
+        half = kept[_CHOICES[self.speakers]]
+        if not half:
+            raise ValueError(
+                f"data.speakers={self.speakers} leaves none of {len(kept)}; allowed: all, even"
+            )
+        encode, vocabulary = self._encoder(content, kept)
+        texts = []
+        for owner, speech in enumerate(half):
+            tokens = np.array(encode(speech), dtype=np.int64)
+            train, test = split_by_time(tokens, self.test_share)
+            texts += [Text(train, owner, is_test=False), Text(test, owner, is_test=True)]
+        return language_examples(texts, length=self.sequence_length, vocabulary=vocabulary)
+
+    def _tokenized(self, content: str, path: Path) -> list[np.ndarray]:
+        """Characters or words of each speaker who has enough of them."""
+        speeches = ["\n".join(lines) for lines in _by_speaker(content, path).values()]
+        tokenize = _code_points if self.tokenizer == "characters" else _words
+        long_enough = [speech for speech in speeches if len(speech) >= self.min_characters]
+        kept = [tokens for tokens in map(tokenize, long_enough) if len(tokens) >= 2]
+        if not kept:
+            longest = max(map(len, speeches), default=0)
+            raise ValueError(
+                f"data.min_characters={self.min_characters} and data.tokenizer={self.tokenizer} "
+                f"leave none of the {len(speeches)} speakers of {path}; allowed: a smaller "
+                f"number, and texts of 2 tokens. The longest text has {longest} characters"
+            )
+        return kept
+
+    def _encoder(
+        self, content: str, speeches: list[np.ndarray]
+    ) -> tuple[Callable[[np.ndarray], Any], tuple[str, ...]]:
+        """An encoder of characters or words as tokens, and the text of every token."""
+        if self.tokenizer == "characters":
+            known = np.unique(_code_points(content))
+            return partial(np.searchsorted, known), tuple(map(chr, known))
+        parts = (split_by_time(speech, self.test_share)[0] for speech in speeches)
+        training = (word for part in parts for word in part)
+        vocabulary = make_vocabulary(None, words=training, size=self.vocabulary_size)
+        return vocabulary.encode, vocabulary.texts()
 
 
 def _find(root: Path) -> Path:

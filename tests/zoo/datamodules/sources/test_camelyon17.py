@@ -3,7 +3,7 @@ import csv
 import pytest
 import torch
 
-from flfast.zoo.datamodules.sources.camelyon17 import camelyon17
+from flfast.zoo.datamodules.sources.camelyon17 import Camelyon17
 
 COLUMNS = ["patient", "node", "x_coord", "y_coord", "tumor", "slide", "center", "split"]
 ROWS = [
@@ -19,7 +19,7 @@ ROWS = [
 @pytest.fixture
 def load(tmp_path, in_memory):
     settings = {"root": str(tmp_path), "test_centers": [2], "image_size": None}
-    return lambda **changes: camelyon17(**settings | in_memory | changes)
+    return lambda **changes: Camelyon17(**settings | in_memory | changes).load()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from flfast.datamodules.remote_data import schema_of
 from flfast.datamodules.sources.text_tokens import make_tokenizer
 from flfast.tasks.task_type import IGNORED
 from flfast.zoo.datamodules.sources.chat_template import END, plain
-from flfast.zoo.datamodules.sources.conversations import instructions
+from flfast.zoo.datamodules.sources.conversations import Conversations
 
 SETTINGS = {
     "client_column": None,
@@ -61,7 +61,7 @@ def test_the_targets_that_count_are_the_answers(contents):
     found = chat(*contents)
     with tempfile.TemporaryDirectory() as folder:
         root = write(Path(folder) / "one.jsonl", found)
-        examples = instructions(root=root, **SETTINGS)
+        examples = Conversations(root=root, **SETTINGS).load()
     expected = [f"{content}{END}" for content in contents[1::2]]
     assert answers(examples) == "".join(expected)
     messages = found["messages"][: 2 * len(expected)]
@@ -81,7 +81,9 @@ def test_the_three_forms_are_equal(instruction, more, answer):
         chat(prompt, answer),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        examples = instructions(root=write(Path(folder) / "forms.jsonl", *forms), **SETTINGS)
+        examples = Conversations(
+            root=write(Path(folder) / "forms.jsonl", *forms), **SETTINGS
+        ).load()
     for values in (examples.inputs, examples.targets):
         assert torch.equal(values, values[:1].expand_as(values))
 
@@ -89,7 +91,7 @@ def test_the_three_forms_are_equal(instruction, more, answer):
 @pytest.mark.parametrize("tokenizer", ["words", "bpe"])
 def test_a_trained_tokenizer_knows_training_texts_and_splits_between_parts(tmp_path, tokenizer):
     root = write(tmp_path / "a.jsonl", chat("how many ?", "four", "sure ?", " yes"))
-    examples = instructions(root=root, **SETTINGS | {"tokenizer": tokenizer})
+    examples = Conversations(root=root, **SETTINGS | {"tokenizer": tokenizer}).load()
     expected = {"words": f" four {END} yes {END}", "bpe": f"four{END} yes{END}"}
     # A character of three bytes is three tokens, whose texts are no characters.
     found = answers(examples).replace("\ufffd" * 3, END)
@@ -119,7 +121,7 @@ def write_config(folder, template):
 def test_the_template_of_a_tokenizer_of_hugging_face_is_used(folder):
     root = write(folder / "a.jsonl", chat("be ?", " to be", "or", "not"))
     options = SETTINGS | {"tokenizer": str(folder / "tokenizer.json")}
-    examples = instructions(root=root, **options)
+    examples = Conversations(root=root, **options).load()
     assert answers(examples) == "to be<|im_end|>\nnot<|im_end|>\n"
     assert everything(examples).startswith("<|im_start|>user\nbe ?<|im_end|>\n<|im_start|>assi")
     number = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("<|im_end|>")
@@ -127,9 +129,9 @@ def test_the_template_of_a_tokenizer_of_hugging_face_is_used(folder):
     # The same template in the file of its own that newer versions write.
     text = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
-    assert everything(instructions(root=root, **options)).startswith("<user>")
+    assert everything(Conversations(root=root, **options).load()).startswith("<user>")
     (folder / "chat_template.jinja").write_text(text)
-    assert torch.equal(instructions(root=root, **options).targets, examples.targets)
+    assert torch.equal(Conversations(root=root, **options).load().targets, examples.targets)
 
 
 def test_a_template_is_refused_where_it_cannot_tell_answers(folder, monkeypatch):
@@ -137,17 +139,19 @@ def test_a_template_is_refused_where_it_cannot_tell_answers(folder, monkeypatch)
     with_system = {"messages": [{"role": "system", "content": "x"}, *chat("a", "b")["messages"]]}
     root = write(folder / "a.jsonl", chat("a", "b"), with_system)
     with pytest.raises(ValueError, match=r"a.jsonl line 2: .* refuses it: no system; allowed"):
-        instructions(root=root, **options)
+        Conversations(root=root, **options).load()
     write_config(folder, "{{ messages | length }}{% for m in messages %}{{m.content}}{% endfor %}")
     with pytest.raises(ValueError, match=r"line 1: .* changes the text before an answer"):
-        instructions(root=root, **options)
-    assert answers(instructions(root=root, **options | {"chat_template": "plain"}))[0] == "b"
+        Conversations(root=root, **options).load()
+    assert (
+        answers(Conversations(root=root, **options | {"chat_template": "plain"}).load())[0] == "b"
+    )
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"pip install 'flfast\[transformers\]'"):
-        instructions(root=root, **options)
+        Conversations(root=root, **options).load()
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match="chat template in its folder cannot be read"):
-        instructions(root=root, **options)
+        Conversations(root=root, **options).load()
 
 
 def test_a_tokenizer_that_drops_answers_is_refused(tmp_path):
@@ -156,16 +160,18 @@ def test_a_tokenizer_that_drops_answers_is_refused(tmp_path):
     made.save(str(tmp_path / "tokenizer.json"))
     root = write(tmp_path / "a.jsonl", chat("a", ""))
     with pytest.raises(ValueError, match=r"line 1: .* leaves no token of its answers"):
-        instructions(root=root, **SETTINGS | {"tokenizer": str(tmp_path / "tokenizer.json")})
+        Conversations(
+            root=root, **SETTINGS | {"tokenizer": str(tmp_path / "tokenizer.json")}
+        ).load()
 
 
 def test_of_a_long_conversation_the_end_is_kept(tmp_path, caplog):
     root = write(tmp_path / "a.jsonl", chat("a", "b"), chat("x" * 99, "long answer"))
-    examples = instructions(root=root, **SETTINGS | {"max_tokens": 30})
+    examples = Conversations(root=root, **SETTINGS | {"max_tokens": 30}).load()
     assert everything(examples, 1) == f"{'x' * 9}{END}<assistant>\nlong answer{END}"[-31:]
     assert answers(examples, 1) == f"long answer{END}"
     assert "1 of 2 conversations are longer" in caplog.text
-    short = instructions(root=root, **SETTINGS | {"max_tokens": 3})
+    short = Conversations(root=root, **SETTINGS | {"max_tokens": 3}).load()
     assert answers(short, 1) == f"er{END}"  # the first of four tokens is no target
 
 
@@ -177,15 +183,15 @@ def test_clients_are_files_or_the_values_of_a_column(tmp_path):
     write(folder / "bob.jsonl", *lines[6:])
     named = [line | {"who": "ann" if i < 6 else "bob"} for i, line in enumerate(lines)]
     options = SETTINGS | {"test_fraction": 0.4}
-    files = instructions(root=str(folder), **options)
+    files = Conversations(root=str(folder), **options).load()
     column = write(tmp_path / "all.jsonl", *named)
-    one = instructions(root=column, **options | {"client_column": "who"})
+    one = Conversations(root=column, **options | {"client_column": "who"}).load()
     for examples in (files, one):
         assert examples.owner.tolist() == [0] * 6 + [1] * 4
         assert examples.client_names == ("ann", "bob")
         assert [int(examples.is_test[examples.owner == k].sum()) for k in (0, 1)] == [2, 2]
     assert torch.equal(files.inputs, one.inputs)
-    assert instructions(root=column, **options).owner is None
+    assert Conversations(root=column, **options).load().owner is None
 
 
 def test_real_clients_have_equal_tokens_by_a_file_only(tmp_path):
@@ -193,9 +199,9 @@ def test_real_clients_have_equal_tokens_by_a_file_only(tmp_path):
     made = make_tokenizer("bpe", texts=["abc"], vocabulary_size=300)
     made.save(str(tmp_path / "tokenizer.json"))
     by_file = SETTINGS | {"tokenizer": str(tmp_path / "tokenizer.json")}
-    ours, theirs = (schema_of(instructions(root=root, **by_file)) for root in roots)
+    ours, theirs = (schema_of(Conversations(root=root, **by_file).load()) for root in roots)
     assert ours == theirs
-    ours, theirs = (schema_of(instructions(root=root, **SETTINGS)) for root in roots)
+    ours, theirs = (schema_of(Conversations(root=root, **SETTINGS).load()) for root in roots)
     assert ours.names != theirs.names
 
 
@@ -228,7 +234,7 @@ def test_a_line_of_another_form_is_named(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_text(f"{json.dumps(chat('a', 'b'))}\n{line}\n\n")
     with pytest.raises(ValueError, match=message) as caught:
-        instructions(root=str(path), **SETTINGS)
+        Conversations(root=str(path), **SETTINGS).load()
     assert str(caught.value).startswith(f"{path} line 2")
 
 
@@ -238,17 +244,17 @@ def test_missing_files_and_names_are_errors(tmp_path):
         (tmp_path, r"has no \*.jsonl; expected a file for each client"),
     ):
         with pytest.raises(ValueError, match=message):
-            instructions(root=str(root), **SETTINGS)
+            Conversations(root=str(root), **SETTINGS).load()
     path = tmp_path / "a.jsonl"
     path.write_text("\n \n")
     with pytest.raises(ValueError, match=r"a.jsonl: the file is empty"):
-        instructions(root=str(tmp_path), **SETTINGS)
+        Conversations(root=str(tmp_path), **SETTINGS).load()
     write(path, chat("a", "b") | {"who": True})
     for column, found in (("who", "True"), ("whom", "None")):
         with pytest.raises(ValueError, match=f"line 1: data.client_column={column} is {found}"):
-            instructions(root=str(path), **SETTINGS | {"client_column": column})
+            Conversations(root=str(path), **SETTINGS | {"client_column": column}).load()
     with pytest.raises(ValueError, match=r"data.client_column=who: the files in data.root="):
-        instructions(root=str(tmp_path), **SETTINGS | {"client_column": "who"})
+        Conversations(root=str(tmp_path), **SETTINGS | {"client_column": "who"}).load()
 
 
 @pytest.mark.slow

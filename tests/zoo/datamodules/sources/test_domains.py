@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from flfast.zoo.datamodules.sources.domains import domains
+from flfast.zoo.datamodules.sources.domains import Domains
 
 
 @pytest.fixture
 def load(tmp_path, in_memory):
     settings = {"clients_per_domain": 1, "test_domain": None, "test_fraction": 0.25}
     settings |= {"image_size": None, "channels": 3, "seed": 0, "root": str(tmp_path)}
-    return lambda **changes: domains(**settings | in_memory | changes)
+    return lambda **changes: Domains(**settings | in_memory | changes).load()
 
 
 @pytest.fixture

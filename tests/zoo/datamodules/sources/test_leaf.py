@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flfast.zoo.datamodules.sources.leaf import leaf
+from flfast.zoo.datamodules.sources.leaf import Leaf
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def write(tmp_path):
 @pytest.fixture
 def load(tmp_path, in_memory):
     settings = {"root": str(tmp_path), "images": None, "image_size": 4, "dataset": "femnist"}
-    return lambda **changes: leaf(**settings | in_memory | changes)
+    return lambda **changes: Leaf(**settings | in_memory | changes).load()
 
 
 def femnist(images):

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from flfast.tasks.task_type import IGNORED
-from flfast.zoo.datamodules.sources.segmentation_folder import segmentation_folder
+from flfast.zoo.datamodules.sources.segmentation_folder import SegmentationFolder
 
 SETTINGS = {
     "values": None,
@@ -43,7 +43,7 @@ def save(tmp_path, rng):
 
 @pytest.fixture
 def load(tmp_path):
-    return lambda **changes: segmentation_folder(root=str(tmp_path), **SETTINGS | changes)
+    return lambda **changes: SegmentationFolder(root=str(tmp_path), **SETTINGS | changes).load()
 
 
 @pytest.fixture

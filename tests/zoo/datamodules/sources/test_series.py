@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flfast.zoo.datamodules.sources.series import series
+from flfast.zoo.datamodules.sources.series import Series
 
 pytest.importorskip("pyarrow")
 OPTIONS = {
@@ -31,10 +31,10 @@ def write(path, rows):
 
 
 def test_wide_and_long_tables_are_the_same_and_rows_of_clients_may_alternate(tmp_path):
-    wide = series(path=write(tmp_path / "wide.csv", WIDE), **OPTIONS)
+    wide = Series(path=write(tmp_path / "wide.csv", WIDE), **OPTIONS).load()
     rows = [(t, name, v) for t, *own in WIDE[1:] for name, v in zip("ab", own, strict=True)]
     path = write(tmp_path / "long.csv", [("time", "who", "load"), *rows])
-    found = series(path=path, **OPTIONS | {"owner": "who"})
+    found = Series(path=path, **OPTIONS | {"owner": "who"}).load()
     assert torch.equal(found.inputs, wide.inputs) and torch.equal(found.targets, wide.targets)
     assert found.client_names == wide.client_names == ("a", "b")
     assert found.input_names == ("load",)
@@ -43,7 +43,7 @@ def test_wide_and_long_tables_are_the_same_and_rows_of_clients_may_alternate(tmp
 def test_predicted_columns_come_first(tmp_path):
     rows = [(*WIDE[0], "who"), *((*row, "x") for row in WIDE[1:])]
     path = write(tmp_path / "t.csv", rows)
-    found = series(path=path, **OPTIONS | {"owner": "who", "targets": ["b"]})
+    found = Series(path=path, **OPTIONS | {"owner": "who", "targets": ["b"]}).load()
     assert found.input_names == ("b", "a")
     assert (found.num_classes, found.horizon, found.input_shape) == (2, 2, (2, 4))
 
@@ -70,11 +70,11 @@ def changed(row, column, value):
 )
 def test_mistakes_are_one_line(tmp_path, rows, options, message):
     with pytest.raises(ValueError) as error:
-        series(path=write(tmp_path / "t.csv", rows), **OPTIONS | options)
+        Series(path=write(tmp_path / "t.csv", rows), **OPTIONS | options).load()
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_without_times_rows_are_in_order(tmp_path):
     path = write(tmp_path / "t.csv", changed(4, 0, HOURS[7]))
-    found = series(path=path, **OPTIONS | {"time": None, "values": ["a"]})
+    found = Series(path=path, **OPTIONS | {"time": None, "values": ["a"]}).load()
     assert found.client_names == ("a",)

@@ -1,5 +1,7 @@
 """Windows stay within their part, and nothing of the test part is in training."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,10 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.splits import Split
-from flfast.zoo.datamodules.sources.loads import loads
-from flfast.zoo.datamodules.sources.series_windows import Windows, naive_error, windows_of
+from flfast.zoo.datamodules.sources.loads import Loads
+from flfast.zoo.datamodules.sources.series_windows import WindowSource, naive_error, windows_of
 
-CUT = Windows(5, 3, 1, 2, 0.25, "mse")
+CUT = WindowSource(window=5, horizon=3, stride=1, season=2, test_fraction=0.25, loss="mse")
 
 
 def numbered(lengths):
@@ -60,7 +62,9 @@ def split_of(examples, val):
     st.sampled_from([0.0, 0.2, 0.4]),
 )
 def test_windows_are_whole_and_parts_share_no_step(lengths, window, horizon, stride, val):
-    cut = Windows(window, horizon, stride, 2, 0.4, "mse")
+    cut = WindowSource(
+        window=window, horizon=horizon, stride=stride, season=2, test_fraction=0.4, loss="mse"
+    )
     assume(all(0.4 * n + 0.5 >= window + horizon + 1 for n in lengths))
     examples = made(numbered(lengths), cut)
     splits = split_of(examples, val)
@@ -107,7 +111,7 @@ def test_scaling_and_naive_error_see_no_test_value():
 )
 def test_no_held_out_value_scales_what_is_trained_on(shares, stride, group_size, seed):
     test_fraction, val, test = shares
-    cut = CUT._replace(test_fraction=test_fraction, stride=stride)
+    cut = replace(CUT, test_fraction=test_fraction, stride=stride)
     series = [np.random.default_rng(seed).normal(size=(n, 2)) for n in (80, 90)]
     before = data_of(made(series, cut), Split(val, test), group_size)
     train = before.splits["train"].indices
@@ -144,7 +148,7 @@ def test_the_scale_is_that_of_the_training_steps():
 
 
 def test_inputs_are_views_of_one_array():
-    examples = made(numbered([400, 300]), CUT._replace(window=50))
+    examples = made(numbered([400, 300]), replace(CUT, window=50))
     held = examples.inputs.untyped_storage().nbytes()
     assert held < 1.2 * 700 * 2 * 4 < examples.inputs.nbytes / 20
     assert examples.inputs.shape[1:] == (2, 50)
@@ -154,8 +158,8 @@ def test_inputs_are_views_of_one_array():
     ("series", "cut", "message"),
     [
         (numbered([40, 20]), CUT, "series s1 has 20 steps, 5 of them for testing; allowed"),
-        (numbered([7]), CUT._replace(test_fraction=0.0), "7 of them for training; allowed"),
-        (numbered([40]), CUT._replace(season=30), "data.season=30: series s0 has 30 steps for"),
+        (numbered([7]), replace(CUT, test_fraction=0.0), "7 of them for training; allowed"),
+        (numbered([40]), replace(CUT, season=30), "data.season=30: series s0 has 30 steps for"),
         ([np.ones((40, 2))], CUT, "series s0: column a is constant in training"),
         ([np.tile([[1.0, 2], [3, 4]], (20, 1))], CUT, "repeats itself every data.season=2 steps"),
     ],
@@ -175,7 +179,7 @@ def test_a_constant_column_that_is_not_predicted_is_allowed(value):
 
 def test_made_loads_have_a_day_and_a_level_of_their_own():
     options = {"window": 48, "horizon": 24, "stride": 24, "season": 24, "test_fraction": 0.25}
-    examples = loads(num_clients=5, weeks=4, noise=0.0, loss="mae", seed=1, **options)
+    examples = Loads(num_clients=5, weeks=4, noise=0.0, loss="mae", seed=1, **options).load()
     facts = examples.targets[~examples.unused, -3:, 0]
     assert len(facts[:, 0].unique()) == 5
     assert (facts[:, 2] < 0.7).all()  # a day before is closer than the mean

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flfast.tasks.task_type import IGNORED
-from flfast.zoo.datamodules.sources.shakespeare import shakespeare
+from flfast.zoo.datamodules.sources.shakespeare import Shakespeare
 
 REAL = Path(__file__).parents[5] / "shared" / "data"
 PLAY = """ROMEO:
@@ -45,7 +45,7 @@ def text_of(examples, rows):
 
 
 def test_a_client_has_all_speeches_of_its_speaker_in_order(root):
-    examples = shakespeare(root=str(root), **SETTINGS)
+    examples = Shakespeare(root=str(root), **SETTINGS).load()
     assert text_of(examples, examples.owner == 0) == (
         "But soft! what light\nthrough yonder window breaks?\nShe speaks."
     )
@@ -56,7 +56,7 @@ def test_a_client_has_all_speeches_of_its_speaker_in_order(root):
 
 
 def test_the_end_of_each_text_is_for_testing(root):
-    examples = shakespeare(root=str(root), **SETTINGS | {"test_share": 0.2})
+    examples = Shakespeare(root=str(root), **SETTINGS | {"test_share": 0.2}).load()
     own = examples.owner == 0
     assert text_of(examples, own & examples.is_test) == "\nShe speaks."
     assert text_of(examples, own & ~examples.is_test).endswith("window breaks?")
@@ -66,9 +66,10 @@ def test_the_end_of_each_text_is_for_testing(root):
 @pytest.mark.parametrize("tokenizer", ["characters", "words"])
 def test_even_and_odd_speakers_are_halves_with_one_vocabulary(root, tokenizer):
     settings = SETTINGS | {"tokenizer": tokenizer}
-    whole = shakespeare(root=str(root), **settings)
+    whole = Shakespeare(root=str(root), **settings).load()
     halves = [
-        shakespeare(root=str(root), **settings | {"speakers": name}) for name in ("even", "odd")
+        Shakespeare(root=str(root), **settings | {"speakers": name}).load()
+        for name in ("even", "odd")
     ]
     for place, half in enumerate(halves):
         assert half.vocabulary == whole.vocabulary
@@ -78,16 +79,18 @@ def test_even_and_odd_speakers_are_halves_with_one_vocabulary(root, tokenizer):
 
 
 def test_speakers_with_little_text_are_left_out(root):
-    examples = shakespeare(root=str(root), **SETTINGS | {"min_characters": 7})
+    examples = Shakespeare(root=str(root), **SETTINGS | {"min_characters": 7}).load()
     assert examples.owner.max() == 0
     with pytest.raises(
         ValueError, match=r"min_characters=99 and .* leave none of the 3 speakers .*62"
     ):
-        shakespeare(root=str(root), **SETTINGS | {"min_characters": 99})
+        Shakespeare(root=str(root), **SETTINGS | {"min_characters": 99}).load()
 
 
 def test_words_are_those_of_the_training_texts(root):
-    examples = shakespeare(root=str(root), **SETTINGS | {"tokenizer": "words", "test_share": 0.2})
+    examples = Shakespeare(
+        root=str(root), **SETTINGS | {"tokenizer": "words", "test_share": 0.2}
+    ).load()
     own = examples.owner == 0
     assert text_of(examples, own & ~examples.is_test) == (
         " but soft ! what light through yonder window breaks ?"
@@ -100,7 +103,7 @@ def test_words_are_those_of_the_training_texts(root):
 
 def test_rare_words_are_unknown(root):
     words = SETTINGS | {"tokenizer": "words", "vocabulary_size": 3}
-    examples = shakespeare(root=str(root), **words)
+    examples = Shakespeare(root=str(root), **words).load()
     assert examples.vocabulary == ("", " <unk>", " !")
     assert text_of(examples, examples.owner == 1) == " <unk> <unk> !"
 
@@ -110,14 +113,14 @@ def test_a_speaker_needs_two_words(tmp_path):
     with pytest.raises(
         ValueError, match=r"tokenizer=words leave none of the 2 speakers .* texts of 2 tokens"
     ):
-        shakespeare(root=str(tmp_path), **SETTINGS | {"tokenizer": "words"})
+        Shakespeare(root=str(tmp_path), **SETTINGS | {"tokenizer": "words"}).load()
 
 
 def test_the_root_may_be_the_file_with_windows_line_breaks(root, tmp_path):
     path = tmp_path / "play.txt"
     path.write_bytes(PLAY.replace("\n", "\r\n").encode())
-    examples = shakespeare(root=str(path), **SETTINGS)
-    assert np.array_equal(examples.inputs, shakespeare(root=str(root), **SETTINGS).inputs)
+    examples = Shakespeare(root=str(path), **SETTINGS).load()
+    assert np.array_equal(examples.inputs, Shakespeare(root=str(root), **SETTINGS).load().inputs)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +135,13 @@ def test_the_root_may_be_the_file_with_windows_line_breaks(root, tmp_path):
 def test_other_texts_are_refused(tmp_path, content, message):
     (tmp_path / "tinyshakespeare.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
-        shakespeare(root=str(tmp_path), **SETTINGS)
+        Shakespeare(root=str(tmp_path), **SETTINGS).load()
     assert "data." in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"data.root=.* a folder with tinyshakespeare.txt"):
-        shakespeare(root=str(tmp_path), **SETTINGS)
+        Shakespeare(root=str(tmp_path), **SETTINGS).load()
 
 
 @pytest.mark.skipif(
@@ -146,7 +149,7 @@ def test_a_missing_file_is_named(tmp_path):
 )
 def test_the_real_file_loads_whole():
     lengths = {"sequence_length": 80, "min_characters": 160, "test_share": 0.2}
-    examples = shakespeare(root=str(REAL), **SETTINGS | lengths)
+    examples = Shakespeare(root=str(REAL), **SETTINGS | lengths).load()
     assert examples.inputs.shape[1:] == (80,)
     assert examples.num_classes == 65
     assert len(np.unique(examples.owner)) == 232

@@ -4,7 +4,7 @@ import torch
 from scipy.io import savemat
 from torchvision.datasets import SVHN
 
-from flfast.zoo.datamodules.sources.svhn import svhn
+from flfast.zoo.datamodules.sources.svhn import Svhn
 
 SETTINGS = {"mean": [0.4, 0.4, 0.4], "std": [0.2], "random_crop": 0, "random_flip": False}
 
@@ -30,7 +30,7 @@ def write(tmp_path, rng, monkeypatch, md5):
 @pytest.mark.parametrize("download", [False, True])
 def test_images_are_channels_first_and_ten_means_0(write, download, tmp_path, capsys):
     images, digits = write
-    examples = svhn(root=str(tmp_path), download=download, **SETTINGS)
+    examples = Svhn(root=str(tmp_path), download=download, **SETTINGS).load()
     assert torch.equal(examples.inputs, images)
     assert examples.inputs.is_contiguous()
     assert examples.inputs.dtype == torch.uint8
@@ -42,7 +42,7 @@ def test_images_are_channels_first_and_ten_means_0(write, download, tmp_path, ca
 
 def test_missing_files_are_said(tmp_path):
     with pytest.raises(ValueError, match=r"no readable train_32x32\.mat and test_32x32\.mat"):
-        svhn(root=str(tmp_path), download=False, **SETTINGS)
+        Svhn(root=str(tmp_path), download=False, **SETTINGS).load()
 
 
 @pytest.mark.usefixtures("write")
@@ -51,4 +51,4 @@ def test_a_cut_file_is_named(part, tmp_path):
     path = tmp_path / f"{part}_32x32.mat"
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match=rf"{part}_32x32\.mat: .*corrupted"):
-        svhn(root=str(tmp_path), download=False, **SETTINGS)
+        Svhn(root=str(tmp_path), download=False, **SETTINGS).load()

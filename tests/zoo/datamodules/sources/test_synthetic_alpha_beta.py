@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flfast.zoo.datamodules.sources.synthetic_alpha_beta import synthetic_alpha_beta
+from flfast.zoo.datamodules.sources.synthetic_alpha_beta import SyntheticAlphaBeta
 
 SETTINGS = {
     "alpha": 1.0,
@@ -29,7 +29,7 @@ def means(examples):
 @given(st.integers(1, 12), st.floats(0, 0.9), st.booleans(), st.integers(0, 99))
 def test_every_client_has_its_share_of_test_examples(num_clients, test_fraction, iid, seed):
     changed = {"num_clients": num_clients, "test_fraction": test_fraction, "iid": iid}
-    examples = synthetic_alpha_beta(**SETTINGS | changed | {"seed": seed, "num_features": 3})
+    examples = SyntheticAlphaBeta(**SETTINGS | changed | {"seed": seed, "num_features": 3}).load()
     sizes = np.bincount(examples.owner, minlength=num_clients)
     assert len(sizes) == num_clients
     assert sizes.min() >= 50
@@ -41,7 +41,7 @@ def test_every_client_has_its_share_of_test_examples(num_clients, test_fraction,
 
 
 def test_sizes_are_log_normal_and_clients_have_50_more():
-    examples = synthetic_alpha_beta(**SETTINGS | {"num_clients": 1000, "num_features": 1})
+    examples = SyntheticAlphaBeta(**SETTINGS | {"num_clients": 1000, "num_features": 1}).load()
     sizes = np.bincount(examples.owner) - 50
     # A normal number is below its mean with probability 0.5, and one deviation above with 0.84.
     assert np.mean(sizes < np.exp(4)) == pytest.approx(0.5, abs=0.05)
@@ -49,7 +49,7 @@ def test_sizes_are_log_normal_and_clients_have_50_more():
 
 
 def test_the_variance_of_the_jth_feature_within_a_client_is_j_to_the_minus_1_2():
-    examples = synthetic_alpha_beta(**SETTINGS)
+    examples = SyntheticAlphaBeta(**SETTINGS).load()
     largest = examples.owner == np.bincount(examples.owner).argmax()
     variances = examples.inputs.numpy()[largest].var(axis=0)
     assert variances == pytest.approx(np.arange(1, 61) ** -1.2, rel=0.2)
@@ -59,7 +59,7 @@ def test_beta_spreads_the_inputs_of_clients():
     """The mean of a client's mean input has the variance beta^2 + 1 / num_features."""
     for beta in (0.0, 2.0):
         options = {"num_clients": 200, "num_features": 10, "beta": beta}
-        found = means(synthetic_alpha_beta(**SETTINGS | options)).mean(axis=1)
+        found = means(SyntheticAlphaBeta(**SETTINGS | options).load()).mean(axis=1)
         assert found.var() == pytest.approx(beta**2 + 1 / 10, rel=0.4)
 
 
@@ -72,8 +72,8 @@ def distance_of_classes(examples):
 
 
 def test_clients_have_the_same_classes_if_they_are_iid_and_not_otherwise():
-    apart = synthetic_alpha_beta(**SETTINGS | {"alpha": 0.0, "beta": 0.0})
-    alike = synthetic_alpha_beta(**SETTINGS | {"iid": True})
+    apart = SyntheticAlphaBeta(**SETTINGS | {"alpha": 0.0, "beta": 0.0}).load()
+    alike = SyntheticAlphaBeta(**SETTINGS | {"iid": True}).load()
     assert np.abs(means(alike)).max() < 0.6  # of 50 examples: more than four standard errors
     assert distance_of_classes(alike) < 0.1
     assert distance_of_classes(apart) > 0.3
@@ -81,20 +81,20 @@ def test_clients_have_the_same_classes_if_they_are_iid_and_not_otherwise():
 
 def test_alpha_cancels_in_the_argmax():
     """u_k is added to the weights of all classes, so it moves all outputs alike."""
-    first, second = (synthetic_alpha_beta(**SETTINGS | {"alpha": a}) for a in (0.0, 3.0))
+    first, second = (SyntheticAlphaBeta(**SETTINGS | {"alpha": a}).load() for a in (0.0, 3.0))
     assert torch.equal(first.inputs, second.inputs)
     assert torch.equal(first.targets, second.targets)
 
 
 def test_iid_data_ignore_alpha_and_beta():
-    first = synthetic_alpha_beta(**SETTINGS | {"iid": True})
-    second = synthetic_alpha_beta(**SETTINGS | {"iid": True, "alpha": 0.0, "beta": 5.0})
+    first = SyntheticAlphaBeta(**SETTINGS | {"iid": True}).load()
+    second = SyntheticAlphaBeta(**SETTINGS | {"iid": True, "alpha": 0.0, "beta": 5.0}).load()
     assert torch.equal(first.inputs, second.inputs)
     assert torch.equal(first.targets, second.targets)
 
 
 def test_the_numbers_depend_on_the_seed_alone():
-    first, again, other = (synthetic_alpha_beta(**SETTINGS | {"seed": s}) for s in (1, 1, 2))
+    first, again, other = (SyntheticAlphaBeta(**SETTINGS | {"seed": s}).load() for s in (1, 1, 2))
     assert torch.equal(first.inputs, again.inputs)
     assert torch.equal(first.targets, again.targets)
     assert not np.array_equal(first.owner, other.owner)

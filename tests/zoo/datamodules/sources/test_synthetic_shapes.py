@@ -1,13 +1,13 @@
 import numpy as np
 import torch
 
-from flfast.zoo.datamodules.sources.synthetic_shapes import synthetic_shapes
+from flfast.zoo.datamodules.sources.synthetic_shapes import SyntheticShapes
 
 OPTIONS = {"num_clients": 3, "per_client": 6, "test_per_client": 2, "side": 16, "dice_weight": 1.0}
 
 
 def build(*, scanner=1.0, noise=0.05, seed=0, **changes):
-    return synthetic_shapes(scanner=scanner, noise=noise, seed=seed, **OPTIONS | changes)
+    return SyntheticShapes(scanner=scanner, noise=noise, seed=seed, **OPTIONS | changes).load()
 
 
 def test_every_client_has_as_many_images_for_training_and_for_tests():

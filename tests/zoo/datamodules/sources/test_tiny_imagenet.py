@@ -1,16 +1,16 @@
 import pytest
 import torch
 
-from flfast.zoo.datamodules.sources.tiny_imagenet import tiny_imagenet
+from flfast.zoo.datamodules.sources.tiny_imagenet import TinyImagenet
 
 FOLDER = "tiny-imagenet-200"
 
 
 @pytest.fixture
 def load(tmp_path, in_memory):
-    return lambda **changes: tiny_imagenet(
+    return lambda **changes: TinyImagenet(
         root=str(tmp_path), **{"image_size": None} | in_memory | changes
-    )
+    ).load()
 
 
 @pytest.fixture
