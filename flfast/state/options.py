@@ -4,7 +4,7 @@ The range of an annotated parameter is checked before the function is imported:
 `def fedprox(*, mu: NonNegative) -> Algorithm`. Torch-free.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -34,6 +34,7 @@ Several = Annotated[int, Ge(2), Le(_MAX_INT)]
 HalfTurn = Annotated[float, Ge(0), Le(180)]
 Numbers = Annotated[list[Annotated[float, Ge(-_MAX_FLOAT), Le(_MAX_FLOAT)]], MinLen(1)]
 Bits = Annotated[int, Ge(1), Le(8)]
+Formats = Annotated[list[Literal["png", "svg", "pdf"]], MinLen(1)]  # of pictures
 BatchSize = Annotated[int, Ge(-1), Le(_MAX_INT)]
 ModulusBits = Annotated[int, Ge(16), Le(62)]
 

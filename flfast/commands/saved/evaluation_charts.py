@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 
 from flfast.engines.evaluation.measured_set import MeasuredSet
-from flfast.output.callbacks.figures import COLOURS, draw_charts, figure
+from flfast.output.callbacks.figures import draw_charts, figure
+from flfast.output.results.charts import LineChart
 from flfast.output.results.forecast_lines import (
     FORECAST_COLUMNS,
-    FORECAST_LINES,
     PLACES,
     chosen_clients,
     forecast_charts,
     forecast_rows,
 )
-from flfast.output.results.lines import LineChart
-from flfast.output.results.survival_curves import COLUMNS, GROUPS, curve_charts, curve_rows
+from flfast.output.results.survival_curves import COLUMNS, curve_charts, curve_rows
 from flfast.output.results.table import write_csv
 
 _DPI = 150
@@ -34,8 +33,7 @@ def write_survival(folder: Path, sets: Sequence[MeasuredSet], *, title: str) -> 
     if not rows:
         return
     write_csv(folder / "survival.csv", COLUMNS, rows)
-    colours = dict(zip(GROUPS, ("personal", "finetuned", "local"), strict=True))
-    _draw(folder / "survival.png", curve_charts(folder / "survival.csv"), colours, title)
+    _draw(folder / "survival.png", curve_charts(folder / "survival.csv"), title)
 
 
 def write_forecasts(folder: Path, sets: Sequence[MeasuredSet], *, title: str) -> None:
@@ -44,8 +42,7 @@ def write_forecasts(folder: Path, sets: Sequence[MeasuredSet], *, title: str) ->
     if rows:
         write_csv(folder / "forecasts.csv", FORECAST_COLUMNS, rows)
         charts = forecast_charts(folder / "forecasts.csv")
-        colours = dict(zip(FORECAST_LINES, ("train", "local"), strict=True))
-        _draw(folder / "forecasts.png", charts, colours, title, columns=len(PLACES))
+        _draw(folder / "forecasts.png", charts, title, columns=len(PLACES))
 
 
 CHARTS: Mapping[str, Callable[..., None]] = {
@@ -69,18 +66,10 @@ def _forecasts(part: MeasuredSet) -> Iterator[tuple[Any, ...]]:
         yield from forecast_rows(about, true[own], predicted[own], stride)
 
 
-def _draw(
-    path: Path,
-    charts: Sequence[LineChart],
-    colours: Mapping[str, str],
-    title: str,
-    *,
-    columns: int = 0,
-) -> None:
-    """A picture of charts, with colours of a view by name of a line; 0 columns are one row."""
+def _draw(path: Path, charts: Sequence[LineChart], title: str, *, columns: int = 0) -> None:
+    """A picture of charts; 0 columns are one row."""
     columns = columns or len(charts)
-    styles = {name: {"color": COLOURS[view], "marker": ""} for name, view in colours.items()}
     size = (0.5 + 5 * columns, 0.6 + 3.6 * -(-len(charts) // columns))
     with figure(path, size=size, dpi=_DPI, title=title) as picture:
-        drawn = draw_charts(picture, charts, styles, columns=columns)
+        drawn = draw_charts(picture, charts, columns=columns)
         picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=3)

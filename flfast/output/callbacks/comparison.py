@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from flfast.output.callbacks.figures import draw_charts, figure
-from flfast.output.report.chart import DataTable
 from flfast.output.report.content import Content
 from flfast.output.report.outcome_tables import (
     NO_NUMBERS,
@@ -28,6 +27,7 @@ from flfast.output.report.outcome_tables import (
     spent,
 )
 from flfast.output.report.page import report_or_warn
+from flfast.output.results.charts import DataTable
 from flfast.output.results.history import last_value
 from flfast.output.results.outcome import Outcome
 from flfast.output.results.runs import RunRecord, find_runs, read_jobs
@@ -35,22 +35,26 @@ from flfast.output.results.settings import flat_settings
 from flfast.output.results.statistics import FEWEST_SEEDS
 from flfast.output.results.table import write_csv
 from flfast.output.watch.view import empty_table, screen
+from flfast.state.options import Formats
 from flfast.state.real_folder import real_folder
 
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000"]
 _PLAIN_WIDTH = 140
 
 
 class SweepComparison(Callback):
-    """Compares the jobs of `--multirun` after the last one.
+    """Compares the jobs of `--multirun` after the last one; the picture is in these formats.
 
     Hydra does not call `on_multirun_end` if a job has raised. The comparison is then written when
     Python exits.
     """
 
+    def __init__(self, *, formats: Formats) -> None:
+        self._formats = formats
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Register the comparison for Python's exit."""
-        self._report = partial(write_comparison, real_folder(config.hydra.sweep.dir))
+        folder = real_folder(config.hydra.sweep.dir)
+        self._report = partial(write_comparison, folder, self._formats)
         atexit.register(self._report)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -59,36 +63,35 @@ class SweepComparison(Callback):
         self._report()
 
 
-def write_comparison(sweep_dir: Path) -> None:
+def write_comparison(sweep_dir: Path, formats: Sequence[str] = ("png",)) -> None:
     """Write the files into the sweep folder and print the tables, if any job has started."""
     jobs = read_jobs(sweep_dir)
     if not jobs:
         return
     content = Content(jobs)
     _write_csv(jobs, content, sweep_dir / "comparison.csv")
-    draw_comparison(content, sweep_dir / "comparison.png")
+    draw_comparison(content, sweep_dir / "comparison.png", formats)
     report_or_warn(lambda: find_runs([sweep_dir]), sweep_dir / "report.html")
     _print(jobs, content, sweep_dir)
 
 
-def draw_comparison(content: Content, path: Path) -> None:
-    """Write a PNG of `Content.criterion_charts`; no file if no job has measured the criterion.
+def draw_comparison(content: Content, path: Path, formats: Sequence[str] = ("png",)) -> None:
+    """Draw `Content.criterion_charts`; no file if no job has measured the criterion.
 
     If the criterion has two columns, the legend says which one a line shows.
     """
     charts = content.criterion_charts
     if not charts:
         return
-    names = dict(zip(content.names, map(partial(_label, content), content.names), strict=True))
-    styles = dict(zip(names, [{"color": c} for c in _colours(len(names))], strict=True))
+    names = {name: _label(content, name) for name in content.names}
     # The legend has a line for every setting of every group, 0.2 inches each.
     height = max(4.8, 0.6 + 0.21 * sum(name.count("\n") + 1 for name in names.values()))
     most = max(len(setting.finished) for setting in content.settings)
     title = "Mean over seeds" if most > 1 else ""
     title += ", with 95 % intervals" if most >= FEWEST_SEEDS else ""
     size = (4 + 5 * len(charts), height)
-    with figure(path, size=size, dpi=150, title=title) as picture:
-        drawn = draw_charts(picture, charts, styles, columns=len(charts))
+    with figure(path, size=size, dpi=150, title=title, formats=formats) as picture:
+        drawn = draw_charts(picture, charts, columns=len(charts))
         if content.keys:
             labels = [names[name].replace("$", r"\$") for name in drawn]  # no formula
             picture.legend(drawn.values(), labels, loc="outside right upper")
@@ -98,15 +101,6 @@ def _label(content: Content, name: str) -> str:
     setting = content.settings[content.names.index(name)]
     columns = content.criterion.columns if content.criterion else ()
     return "\n".join([*setting.label.split(" · "), *[content.column(name)] * (len(columns) > 1)])
-
-
-def _colours(num: int) -> list[str]:
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    if num <= len(_COLOURS):
-        return _COLOURS[:num]
-    return [to_hex(colormaps["viridis"](0.95 * place / (num - 1))) for place in range(num)]
 
 
 def _print(jobs: Sequence[RunRecord], content: Content, sweep_dir: Path) -> None:

@@ -5,41 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.output.callbacks.figures import COLOURS, Style, draw_charts, figure
-from flfast.output.results.lines import LABELS, WORST, LineChart, run_charts
-from flfast.state.options import Count
+from flfast.output.callbacks.figures import draw_charts
+from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.results.charts import LineChart
+from flfast.output.results.lines import run_charts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from flfast.federation.loop import Federation
 
-_STYLES: dict[str, Style] = {
-    **{label: {"color": COLOURS[view]} for view, label in LABELS.items()},
-    WORST: {"color": COLOURS["local"], "linestyle": "--", "linewidth": 1.4, "marker": ""},
-}
 
-
-class Curves(Callback):
+class Curves(RunPicture):
     """Draws accuracy, or the task's other metric, and loss at the end of the run.
 
     The figure is 11 x 4.8 inches, or 11 x 8.8 if the run has a clock.
     """
 
-    def __init__(self, *, dpi: Count) -> None:
-        super().__init__()
-        self._dpi = dpi
+    file_name = "curves.png"
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
         """Write the figure, if any metric was measured."""
         charts = run_charts([federation.history])
         if charts:
-            path, size = federation.run_dir / "curves.png", curves_size(charts)
-            with figure(path, size=size, dpi=self._dpi, title=federation.title) as picture:
+            with self.picture(federation, size=curves_size(charts)) as picture:
                 draw_curves(picture, charts)
 
 
@@ -55,5 +47,5 @@ def _columns(charts: Sequence[LineChart]) -> int:
 
 def draw_curves(picture: Figure, charts: Sequence[LineChart]) -> None:
     """Draw the charts of a run, with one legend outside of them so that it covers no line."""
-    drawn = draw_charts(picture, charts, _STYLES, columns=_columns(charts))
+    drawn = draw_charts(picture, charts, columns=_columns(charts))
     picture.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=4)

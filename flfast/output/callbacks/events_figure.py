@@ -5,30 +5,32 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.events_table import EventsTable
-from flfast.output.callbacks.figures import COLOURS, INK, figure
+from flfast.output.callbacks.figures import draw_charts
+from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.results.charts import Mark, RowChart, Series
 from flfast.output.results.formats import unit
 from flfast.output.results.history import series
 from flfast.output.results.table import iterate_rows
 from flfast.state.messages import first_line
-from flfast.state.options import Count
+from flfast.state.options import Count, Formats
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from flfast.federation.loop import Federation
 
 log = logging.getLogger(__name__)
 
-_HEIGHT = 0.66
-_MARKS = {"failure": ("x", COLOURS["local"], "failed"), "late": ("|", INK, "late")}
+_IDLE, _OPEN = Series("no upload", "idle"), Series("still at work", "open")
+_MARKS = {
+    "failure": Series("failed", "local", sign="x"),
+    "late": Series("late", "ink", sign="|"),
+}
 _MAX_COLOURS = 5
 
 
@@ -51,7 +53,7 @@ class Bar(NamedTuple):
     staleness: int = 0
 
 
-class EventsFigure(Callback):
+class EventsFigure(RunPicture):
     """Draws the beginning of `events.csv` at the end of the run, if it was written.
 
     The figure of a resumed run is therefore that of a run that never stopped.
@@ -59,9 +61,13 @@ class EventsFigure(Callback):
     It shows the clients that begin first, and the first steps of the server.
     """
 
-    def __init__(self, *, max_clients: Count, max_steps: Count, dpi: Count) -> None:
-        super().__init__()
-        self._max_clients, self._max_steps, self._dpi = max_clients, max_steps, dpi
+    file_name = "events.png"
+
+    def __init__(
+        self, *, max_clients: Count, max_steps: Count, dpi: Count, formats: Formats
+    ) -> None:
+        super().__init__(dpi=dpi, formats=formats)
+        self._max_clients, self._max_steps = max_clients, max_steps
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
@@ -82,8 +88,18 @@ class EventsFigure(Callback):
         if shown < num_steps:
             title += f"\nfirst {shown:,} of {num_steps:,} steps of the server"
         if bars and steps:
-            place = federation.run_dir / "events.png"
-            draw_events(place, bars=bars, steps=steps, title=title, dpi=self._dpi)
+            chart = events_chart(bars, steps)
+            height = min(2.2 + 0.2 * len(chart.names), 40)
+            with self.picture(federation, size=(11, height), title=title) as picture:
+                draw_events(picture, chart)
+
+
+def draw_events(picture: Figure, chart: RowChart) -> None:
+    """Draw `events_chart`."""
+    drawn = draw_charts(picture, [chart])
+    picture.axes[0].tick_params(axis="y", labelsize=8)
+    look = {"handlelength": 1, "columnspacing": 1}
+    picture.legend(drawn.values(), drawn, loc="outside lower center", ncols=6, **look)
 
 
 def read_bars(
@@ -122,84 +138,44 @@ def read_bars(
     return [*done, *working.values()], steps
 
 
-def draw_events(
-    path: Path, *, bars: Sequence[Bar], steps: Sequence[float], title: str, dpi: int
-) -> None:
-    """Write a PNG; `steps` are virtual seconds of the server's steps, at least one, ascending."""
-    from matplotlib.ticker import MaxNLocator
-
+def events_chart(bars: Sequence[Bar], steps: Sequence[float]) -> RowChart:
+    """A row for each client; `steps` are virtual seconds of the server's steps, at least one."""
     size, name = unit(steps[-1])
     ordered = sorted(bars, key=lambda bar: (bar.start, bar.client))
-    clients = list(dict.fromkeys(bar.client for bar in ordered))
-    lines = {client: line for line, client in enumerate(clients)}
-    height = min(2.2 + 0.2 * len(clients), 40)
-    with figure(path, size=(11, height), dpi=dpi, title=title) as picture:
-        axes = picture.subplots()
-        ends = np.array(steps) / size
-        axes.vlines(ends, -1, len(clients), color="#B0B0B0", linewidth=0.7, zorder=0)
-        _draw_bars(axes, bars, lines, size=size, end=steps[-1])
-        _draw_marks(axes, bars, lines, size=size)
-        axes.set_yticks(range(len(clients)), labels=[str(client) for client in clients])
-        axes.tick_params(axis="y", length=0, labelsize=8)
-        axes.set_ylim(len(clients) - 0.4, -0.6)
-        axes.set_xlim(0, max(ends[-1], 1e-9) * 1.01)
-        axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
-        axes.set_xlabel(f"virtual time [{name}]; vertical lines: steps of the server")
-        axes.set_ylabel("client")
-        axes.spines["left"].set_visible(False)
-        picture.legend(loc="outside lower center", ncols=6, handlelength=1, columnspacing=1)
-
-
-def _draw_bars(
-    axes: Axes, bars: Sequence[Bar], lines: Mapping[int, int], *, size: float, end: float
-) -> None:
-    """One collection per colour, since a run may have thousands of bars."""
-    from matplotlib.collections import PolyCollection
-
+    rows = {client: row for row, client in enumerate(dict.fromkeys(bar.client for bar in ordered))}
     most = max((bar.staleness for bar in bars), default=0)
-    groups: dict[str, tuple[str, list[Bar]]] = {}
-    for bar in sorted(bars, key=lambda bar: bar.staleness):
-        label, colour = _look(bar, most)
-        groups.setdefault(label, (colour, []))[1].append(bar)
-    for label in sorted(groups, key=lambda label: label in _OTHERS):
-        colour, members = groups[label]
-        corners = []
-        for bar in members:
-            low, high = lines[bar.client] - _HEIGHT / 2, lines[bar.client] + _HEIGHT / 2
-            left, right = bar.start / size, (end if bar.end is None else bar.end) / size
-            corners.append([(left, low), (right, low), (right, high), (left, high)])
-        shapes = PolyCollection(corners, facecolor=colour, edgecolor="white", label=label)
-        shapes.set_linewidth(0.5)
-        axes.add_collection(shapes)
+    looks = {_look(bar, most) for bar in bars}
+    signs = [sign for kind, sign in _MARKS.items() if any(bar.kind == kind for bar in bars)]
+    series = [*(look for _, look in sorted(looks, key=lambda look: look[0])), *signs]
+    places = {look: number for number, look in enumerate(series)}
+    marks = []
+    for bar in bars:
+        row, look = rows[bar.client], _look(bar, most)[1]
+        start, end = bar.start / size, (steps[-1] if bar.end is None else bar.end) / size
+        marks.append(Mark(row, places[look], start, end))
+        if bar.kind in _MARKS:
+            marks.append(Mark(row, places[_MARKS[bar.kind]], end, end, kind="dot"))
+    return RowChart(
+        "",
+        f"virtual time [{name}]; vertical lines: steps of the server",
+        [str(client) for client in rows],
+        "client",
+        series,
+        "{:g}".format,
+        marks,
+        (0, max(steps[-1] / size, 1e-9) * 1.01),
+        [step / size for step in steps],
+    )
 
 
-_OTHERS = {"no upload": "#CFCFCF", "still at work": "#EBEBEB"}
-
-
-def _look(bar: Bar, most: int) -> tuple[str, str]:
-    """Legend and colour of a bar; neighbouring values share a colour if there are many."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
+def _look(bar: Bar, most: int) -> tuple[int, Series]:
+    """Place and look in the legend; neighbouring values share a colour if there are many."""
     if bar.kind != "arrival":
-        label = "still at work" if bar.end is None else "no upload"
-        return label, _OTHERS[label]
+        return (most + 2, _OPEN) if bar.end is None else (most + 1, _IDLE)
     if not most:
-        return "at work", COLOURS["global"]
+        return 0, Series("at work", "global")
     width = most // _MAX_COLOURS + 1
     low = bar.staleness // width * width
     high = min(low + width - 1, most)
     values = f"{low}" if low == high else f"{low} to {high}"
-    return f"staleness {values}", to_hex(colormaps["viridis_r"](0.1 + 0.9 * low / most))
-
-
-def _draw_marks(axes: Axes, bars: Sequence[Bar], lines: Mapping[int, int], *, size: float) -> None:
-    for kind, (marker, colour, label) in _MARKS.items():
-        places = [
-            (bar.end / size, lines[bar.client])
-            for bar in bars
-            if bar.kind == kind and bar.end is not None
-        ]
-        if places:
-            x, y = zip(*places, strict=True)
-            axes.scatter(x, y, marker=marker, color=colour, s=32, zorder=3, label=label)
+    return low, Series(f"staleness {values}", shade=low / most)

@@ -1,11 +1,11 @@
-"""The common style of all figures, and charts of lines.
+"""The common style of all figures, and charts drawn by matplotlib.
 
 Matplotlib takes a second to import, and is therefore imported when the first figure is drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flfast.output.results.charts import VIEW_COLOURS, Line, LineChart, Mark, RowChart, Series
 from flfast.output.results.formats import in_percent
-from flfast.output.results.lines import ROUNDS, LineChart
+from flfast.output.results.lines import ROUNDS
 from flfast.state.messages import naming, printable
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 18
 _FEW = 12  # points
 _DRAWN = {False: "default", True: "steps-post"}
+_DASHES = ("-", (0, (4, 2)), ":", "-.")
+_THICK = 0.72  # of a row
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = {
@@ -39,6 +42,9 @@ COLOURS = {
     "train": "#6B6B6B",
 }
 INK = "#333333"
+_NUMBERED = (*(COLOURS[view] for view in VIEW_COLOURS[:7]), "#000000")
+_OTHERS = {"idle": "#CFCFCF", "open": "#EBEBEB", "ink": INK}
+_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 STYLE: dict[Any, Any] = {
     "font.size": 11,
@@ -58,12 +64,23 @@ STYLE: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
     "legend.fontsize": 10,
+    "svg.hashsalt": "flfast",  # so that equal pictures are equal files
 }
 
 
 @contextmanager
-def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> Iterator[Figure]:
-    """Context with an empty figure, `size` in inches, which is saved to `path` at its end."""
+def figure(
+    path: Path,
+    *,
+    size: tuple[float, float],
+    dpi: int,
+    title: str,
+    formats: Sequence[str] = ("png",),
+) -> Iterator[Figure]:
+    """Context with an empty figure, `size` in inches, which is saved at its end.
+
+    There is a file for each format, `path` with its suffix.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -72,8 +89,10 @@ def figure(path: Path, *, size: tuple[float, float], dpi: int, title: str) -> It
         drawn = Figure(figsize=size, dpi=dpi, layout="constrained")
         drawn.suptitle(title, fontsize=12, color=INK)
         yield drawn
-        with naming(path):
-            drawn.savefig(path)
+        for form in formats:
+            place = path.with_suffix(f".{form}")
+            with naming(place):
+                drawn.savefig(place, metadata=_UNDATED.get(form))
 
 
 def tick_label(name: str) -> str:
@@ -105,44 +124,109 @@ def sampled(num: int, most: int, title: str) -> tuple[np.ndarray, str]:
     return shown, f"{title}{left_out}"
 
 
-Style = Mapping[str, Any]
-"""Matplotlib's words for a line: at least `color`."""
-
-
 def draw_charts(
-    picture: Figure, charts: Sequence[LineChart], styles: Mapping[str, Style], *, columns: int = 1
+    picture: Figure, charts: Sequence[LineChart | RowChart], *, columns: int = 1, **grid: Any
 ) -> dict[str, Artist]:
-    """Draw charts from left to right, then from top to bottom, with styles by name of a line.
+    """Draw charts from left to right, then from top to bottom; `grid` is as for `subplots`.
 
     Returns what a legend needs: what was drawn, by name.
     """
     drawn: dict[str, Artist] = {}
-    grid = picture.subplots(-(-len(charts) // columns), columns, squeeze=False)
-    for axes, chart in zip(grid.flat, charts, strict=False):
-        _draw_chart(axes, chart, styles)
+    panels = picture.subplots(-(-len(charts) // columns), columns, squeeze=False, **grid)
+    for axes, chart in zip(panels.flat, charts, strict=False):
+        if isinstance(chart, LineChart):
+            _draw_lines(axes, chart)
+        else:
+            draw_rows(axes, chart)
         handles, labels = axes.get_legend_handles_labels()
         drawn |= dict(zip(labels, handles, strict=True))
     return drawn
 
 
-def _draw_chart(axes: Axes, chart: LineChart, styles: Mapping[str, Style]) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    for line in chart.lines:
-        style = styles[line.name]
+def _draw_lines(axes: Axes, chart: LineChart) -> None:
+    for number, line in enumerate(chart.lines):
+        colour = _colour(number, chart.lines)
         # Without markers, a single point would be invisible.
-        marker = "o" if len(line.x) <= _FEW else ""
-        drawn = {"marker": marker, "ms": 4, "drawstyle": _DRAWN[chart.steps]}
-        axes.plot(line.x, line.y, **{"label": line.name, **drawn, **style})
+        marker = "o" if len(line.x) <= _FEW and not (line.thin or chart.steps) else ""
+        look = {"marker": marker, "ms": 4, "drawstyle": _DRAWN[chart.steps], "color": colour}
+        if line.thin:
+            look |= {"linestyle": "--", "linewidth": 1.4}
+        elif not line.view:  # one of many: lines differ in more than their colour
+            look["linestyle"] = _DASHES[number % len(_DASHES)]
+        axes.plot(line.x, line.y, label=line.name, **look)
         if not np.isnan(line.low).all():
-            shade = {"color": style["color"], "alpha": 0.14, "linewidth": 0, "label": line.band}
+            shade = {"color": colour, "alpha": 0.14, "linewidth": 0, "label": line.band}
             axes.fill_between(line.x, line.low, line.high, **shade)
+    for x, y, text in chart.points:
+        axes.plot(x, y, "o", color=COLOURS["local"])
+        left = {"xytext": (8, -4)} if y <= 0.5 else {"xytext": (-8, 0), "ha": "right"}
+        axes.annotate(text, (x, y), textcoords="offset points", fontsize=9, **left)
     axes.set_title(chart.title.replace("$", r"\$"))  # no formula
     axes.set_xlabel(chart.x)
+    axes.set_ylabel("" if chart.y in chart.title.lower() else chart.y)
     axes.grid(visible=True)
+    _scale(axes, chart)
+
+
+def _scale(axes: Axes, chart: LineChart) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+
     if chart.x == ROUNDS.name:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if chart.log:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if in_percent(chart.y, chain.from_iterable(line.y for line in chart.lines)):
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
+        if "share" in chart.y:
+            axes.set_ylim(0, 1.03)
+
+
+def draw_rows(axes: Axes, chart: RowChart) -> None:
+    """Draw a chart of rows."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.vlines(chart.lines, -1, len(chart.names), color="#B0B0B0", linewidth=0.7, zorder=0)
+    for number, series in enumerate(chart.series):
+        colour = _colour(number, chart.series)
+        marks = [mark for mark in chart.marks if mark.series == number]
+        if series.sign:
+            places = [mark.low for mark in marks], [mark.row for mark in marks]
+            look = {"color": colour, "s": 32, "zorder": 3, "label": series.name}
+            axes.scatter(*places, marker=series.sign, **look)
+        else:  # one collection, since a run may have thousands of bars
+            look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5}
+            corners = [*map(_corners, marks)]
+            axes.add_collection(PolyCollection(corners, label=series.name, **look))
+    axes.set_title(chart.title.replace("$", r"\$"))  # no formula
+    axes.set_xlabel(chart.x)
+    axes.set_ylabel(chart.heading)
+    axes.set_xlim(*chart.ends)
+    axes.set_ylim(len(chart.names) - 0.4, -0.6)
+    axes.set_yticks(range(len(chart.names)), labels=[tick_label(name) for name in chart.names])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=not chart.lines, axis="x")
+    axes.xaxis.set_major_locator(MaxNLocator(10 if chart.lines else 4, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: chart.form(x)))
+    axes.spines["left"].set_visible(False)
+
+
+def _corners(bar: Mark) -> list[tuple[float, float]]:
+    low, high = bar.row - _THICK / 2, bar.row + _THICK / 2
+    return [(bar.low, low), (bar.high, low), (bar.high, high), (bar.low, high)]
+
+
+def _colour(number: int, among: Sequence[Line | Series]) -> Any:
+    from matplotlib import colormaps
+
+    series, num = among[number], len(among)
+    if series.view:
+        return (COLOURS | _OTHERS)[series.view]
+    if isinstance(series, Series) and series.shade is not None:
+        return colormaps["viridis_r"](0.1 + 0.9 * series.shade)
+    if num > len(_NUMBERED):
+        return colormaps["viridis"](0.95 * number / (num - 1))
+    return _NUMBERED[number]

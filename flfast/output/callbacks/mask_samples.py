@@ -7,34 +7,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from flfast.output.callbacks.figures import COLOURS, figure, tick_label
+from flfast.output.callbacks.figures import COLOURS, tick_label
+from flfast.output.callbacks.run_picture import RunPicture
 from flfast.output.callbacks.text_samples import server_logits
 from flfast.output.results.table import write_csv
 from flfast.state.messages import naming
-from flfast.state.options import Count
+from flfast.state.options import Count, Formats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from flfast.federation.loop import Federation
 
-_FILES = ("masks.png", "masks.csv")
 _ROWS = ("image", "mask", "prediction")
 _MOST_NAMED = 12
 
 
-class MaskSamples(Callback):
+class MaskSamples(RunPicture):
     """Shows what the server's model predicts for some test images, evenly over all of them.
 
     Nothing is drawn for other tasks, without test images, or if the server has no complete model.
     """
 
-    def __init__(self, *, num_images: Count, dpi: Count) -> None:
-        super().__init__()
-        self._num_images, self._dpi = num_images, dpi
+    file_name = "masks.png"
+
+    def __init__(self, *, num_images: Count, dpi: Count, formats: Formats) -> None:
+        super().__init__(dpi=dpi, formats=formats)
+        self._num_images = num_images
 
     @rank_zero_only
     def on_run_end(self, federation: Federation) -> None:
@@ -62,15 +63,15 @@ class MaskSamples(Callback):
             (example, owner.get(example, ""), f"{dice:.6g}")
             for example, dice in zip(chosen.tolist(), found.tolist(), strict=True)
         ]
-        png, table = (federation.run_dir / name for name in _FILES)
+        table = federation.run_dir / "masks.csv"
         with naming(table):
             write_csv(table, ("example", "client_id", "dice"), rows)
         titles = [
             f"{'test' if k == '' else f'client {k}'}\nDice {float(d):.2f}" for _, k, d in rows
         ]
         classes = torch.stack([masks.long(), logits.argmax(dim=1)])
-        title, names = federation.title, data.examples.class_names
-        with figure(png, size=(0.4 + 1.7 * num, 6.2), dpi=self._dpi, title=title) as picture:
+        names = data.examples.class_names
+        with self.picture(federation, size=(0.4 + 1.7 * num, 6.2)) as picture:
             _draw(picture, images.numpy(), classes.numpy(), titles)
             if names:
                 from matplotlib.patches import Patch

@@ -4,25 +4,30 @@ import json
 from typing import Any
 
 import numpy as np
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import Federation
 from flfast.output.callbacks.figures import sampled
-from flfast.output.callbacks.partition_figure import draw_partition
+from flfast.output.callbacks.partition_figure import draw_partition, partition_size
+from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.results.charts import RowChart, Series
+from flfast.output.results.formats import axis
 from flfast.state.messages import naming
-from flfast.state.options import Count
+from flfast.state.options import Count, Formats
 
 _MOST_LISTED = 1000
+_COLOURS = {"train": "global", "val": "val", "test": "local"}
 
 
-class PartitionReport(Callback):
+class PartitionReport(RunPicture):
     """Writes the numbers at the start of the run and the figure at its end."""
 
-    def __init__(self, *, max_clients: Count, dpi: Count) -> None:
-        super().__init__()
-        self._max_clients, self._dpi = max_clients, dpi
+    file_name = "partition.png"
+
+    def __init__(self, *, max_clients: Count, dpi: Count, formats: Formats) -> None:
+        super().__init__(dpi=dpi, formats=formats)
+        self._max_clients = max_clients
 
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:
@@ -68,15 +73,19 @@ class PartitionReport(Callback):
             shown, counts = shown[order], counts[order]
             title += ", sorted by main class"
         names = data.client_names
-        draw_partition(
-            federation.run_dir / "partition.png",
-            clients=[names[k] if names else str(k) for k in shown.tolist()],
-            classes=class_names(data) or [str(label) for label in range(counts.shape[1])],
-            counts=counts,
-            sizes={name: size[shown] for name, size in split_sizes(data).items()},
-            title=title,
-            dpi=self._dpi,
-        )
+        sizes = {name: size[shown] for name, size in split_sizes(data).items()}
+        sizes = {name: size for name, size in sizes.items() if size.any()}
+        chart = RowChart(
+            "Size",
+            "examples",
+            [names[k] if names else str(k) for k in shown.tolist()],
+            "client",
+            [Series(name, _COLOURS[name]) for name in sizes],
+            axis,
+        ).stacked(np.stack([*sizes.values()], axis=1).tolist())
+        classes = class_names(data) or [str(label) for label in range(counts.shape[1])]
+        with self.picture(federation, size=partition_size(len(shown)), title=title) as picture:
+            draw_partition(picture, chart, classes, counts)
 
 
 def split_sizes(data: FederatedDataModule) -> dict[str, np.ndarray]:

@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from flfast.output.report.bar_chart import bar_chart
-from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.graph_chart import graph_chart
-from flfast.output.report.line_chart import line_chart
+from flfast.output.report.drawn import graph_chart
+from flfast.output.report.section import Section
+from flfast.output.results.charts import (
+    DataTable,
+    Line,
+    LineChart,
+    RowChart,
+    Series,
+)
 from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, metric_names, number
-from flfast.output.results.lines import Line, LineChart, thinned
+from flfast.output.results.lines import thinned
 from flfast.output.results.runs import RunRecord, last_clients, partition
 from flfast.state.messages import printable
 from flfast.tasks.names import CLIENT_METRICS, falls, headline
@@ -64,11 +69,11 @@ def clients(content: Content) -> Section | None:
     note = f"A line further {better} is better; a steep line means equal clients."
     name = _metric(column)
     title, share = f"Clients up to {CLIENT_METRICS.get(name, name)}", "share of clients"
-    chart = line_chart(LineChart(title, lines, column_name, share, note, steps=True))
+    chart = LineChart(title, lines, column_name, share, note, steps=True)
     headings = ["setting", "measured", "lowest", "10 %", "median", "90 %", "highest", "clients"]
     table = DataTable(f"{column_name} over clients, all seeds together", headings, summary)
     intro = f"{column_name} of every client in the last round in which clients were evaluated."
-    return Section("Clients", intro, [chart] if chart else [], [table, *worst])
+    return Section("Clients", intro, [chart], [table, *worst])
 
 
 def _column(content: Content, *tables: Sequence[Row]) -> str | None:
@@ -131,7 +136,7 @@ def _data(client: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [count(client["train"]), count(client["test"]), words]
 
 
-def partitions(content: Content) -> Section | None:
+def partitions(content: Content) -> Section:
     """Examples and labels of clients, once for each partition that differs."""
     different: dict[str, tuple[RunRecord, dict[str, Any]]] = {}
     for run in content.runs:
@@ -140,10 +145,8 @@ def partitions(content: Content) -> Section | None:
             apart = [{**client, "neighbours": None} for client in found["clients"]]
             different.setdefault(str({**found, "clients": apart}), (run, found))
     chosen = list(different.values())[:_MOST_PARTITIONS]
-    charts = [_labels(run, found, several=len(chosen) > 1) for run, found in chosen]
-    shown = [chart for chart in charts if chart]
-    if not shown:
-        return None
+    labelled = [(run, found) for run, found in chosen if found["clients"][0]["labels"]]
+    charts = [_labels(run, found, several=len(chosen) > 1) for run, found in labelled]
     numbers = ["clients", "classes", "examples"]
     sizes = {"smallest": "min", "median": "median", "largest": "max"}
     rows = [
@@ -158,7 +161,8 @@ def partitions(content: Content) -> Section | None:
     headings = ["run", *numbers, *sizes, "central test"]
     more = len(different) - len(chosen)
     intro = f"{more} more partitions are not shown." if more else ""
-    return Section("Partition", intro, shown, [DataTable("Sizes", headings, rows)])
+    tables = [DataTable("Sizes", headings, rows)] if charts else []
+    return Section("Partition", intro, charts, tables)
 
 
 def _source(run: RunRecord) -> str:
@@ -166,12 +170,10 @@ def _source(run: RunRecord) -> str:
     return " · ".join(word for word in words if word)
 
 
-def _labels(run: RunRecord, content: Mapping[str, Any], *, several: bool) -> Chart | None:
+def _labels(run: RunRecord, content: Mapping[str, Any], *, several: bool) -> RowChart:
     clients = content["clients"]
     shown = [clients[n] for n in thinned(range(len(clients)), _MOST_CLIENTS)]
     classes = len(shown[0]["labels"])
-    if not classes:
-        return None
     series = [f"label {label}" for label in _labels_of(content.get("class_names", []), classes)]
     bars = {_called(client): client["labels"] for client in shown}
     if classes > _MOST_CLASSES:
@@ -182,12 +184,13 @@ def _labels(run: RunRecord, content: Mapping[str, Any], *, several: bool) -> Cha
     title = "Examples of each client by label" + (f" ({_source(run)})" if several else "")
     few = len(shown) < content["num_clients"]
     note = f"{len(shown)} of {content['num_clients']:,} clients." if few else ""
-    return bar_chart(title, bars, series, heading="client", form=lambda n: f"{n:g}", note=note)
+    rows = RowChart(title, "", [*bars], "client", [*map(Series, series)], "{:g}".format, note=note)
+    return rows.stacked([*bars.values()])
 
 
-def topologies(content: Content) -> Section | None:
+def topologies(content: Content) -> Section:
     """The graph of up to 100 clients, in the first run of each setting that has one."""
-    charts: list[Chart] = []
+    charts = []
     for name, setting in content.named:
         listed = partition(setting.finished[0]).get("clients", []) if setting.finished else []
         neighbours = [client["neighbours"] for client in listed if "neighbours" in client]
@@ -199,4 +202,4 @@ def topologies(content: Content) -> Section | None:
         values = {int(number(row, "client_id")): number(row, column) for row in rows}
         title = "Neighbours in round 1" + ("" if content.single else f", {name}")
         charts.append(graph_chart(title, neighbours, values, column))
-    return Section("Topology", "", charts[:_MOST_GRAPHS]) if charts else None
+    return Section("Topology", "", charts[:_MOST_GRAPHS])

@@ -4,13 +4,12 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
+from flfast.output.results.charts import Line, LineChart
 from flfast.output.results.criterion import Criterion, choose_criterion
 from flfast.output.results.formats import in_percent
 from flfast.output.results.lines import (
     BYTES,
     ROUNDS,
-    Line,
-    LineChart,
     Over,
     curve,
     mean_line,

@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from flfast.output.report.bar_chart import bar_chart
-from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.line_chart import line_chart
+from flfast.output.report.section import Section
+from flfast.output.results.charts import DataTable, RowChart, Series
 from flfast.output.results.criterion import Criterion, spent_until
 from flfast.output.results.formats import interval, readable, tick, value
 from flfast.output.results.history import clock, series, total
@@ -64,7 +63,7 @@ def _over(values: Sequence[float]) -> Interval:
     return mean_interval(values if complete else [], bounds=(0.0, math.inf))
 
 
-def phases(content: Content) -> Section | None:
+def phases(content: Content) -> Section:
     """Time of training and evaluation, and bytes, of whole runs."""
     bars: dict[str, list[float]] = {}
     rows = []
@@ -78,20 +77,19 @@ def phases(content: Content) -> Section | None:
         cells = [name, interval("rounds", rounds)]
         cells += [interval("seconds", mean) for mean in means]
         rows.append([*cells, *(interval("bytes", way) for way in ways)])
-    if not bars:
-        return None
-    chart = bar_chart(
+    chart = RowChart(
         "Seconds of each phase",
-        bars,
-        list(_PHASES.values()),
-        heading="setting",
-        form=lambda seconds: f"{seconds:.3g} s",
+        "",
+        [*bars],
+        "setting",
+        [*map(Series, _PHASES.values())],
+        "{:.3g} s".format,
         above=True,
         note="Mean over seeds.",
     )
     headings = ["setting", "rounds", *_PHASES.values(), "bytes up", "bytes down"]
     table = DataTable("Costs of a whole run, mean over seeds", headings, rows)
-    return Section("Time and bytes", "", [chart] if chart else [], [table])
+    return Section("Time and bytes", "", [chart.stacked([*bars.values()])], [table])
 
 
 def _mean(runs: Sequence[RunRecord], *columns: str) -> Interval:
@@ -108,11 +106,11 @@ def virtual_time(content: Content) -> Section | None:
         "clock/in_flight": "Clients at work at the end of a round",
         "clock/seconds": "Virtual seconds since the start",
     }
-    charts: list[Chart] = []
-    for column, title in names.items():
-        values = [v for run in content.runs for v in series(run.history, column)[1]]
-        if any(values):
-            charts += [chart for chart in [line_chart(content.chart(title, column))] if chart]
+    charts = [
+        content.chart(title, column)
+        for column, title in names.items()
+        if any(v for run in content.runs for v in series(run.history, column)[1])
+    ]
     rows = [
         [name, readable(max(clock(setting.finished[0].history).values(), default=math.nan))]
         for name, setting in content.named
@@ -139,11 +137,11 @@ def lost_clients(content: Content) -> Section | None:
     if not columns:
         return None
     titles = {column: f"Clients {names[column]} in each round" for column in columns}
-    charts = [line_chart(content.chart(title, column)) for column, title in titles.items()]
+    charts = [content.chart(title, column) for column, title in titles.items()]
     headings = ["setting", "clients in cohorts", *names.values(), "rejected of cohorts"]
     table = DataTable("Clients over all rounds, mean over seeds", headings, rows)
     intro = (
         "Rejected: the server refused the upload. Dropped: the client or its upload was lost. "
         "Idle: the client was drawn and not selected."
     )
-    return Section("Lost clients", intro, [chart for chart in charts if chart], [table])
+    return Section("Lost clients", intro, charts, [table])

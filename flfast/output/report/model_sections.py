@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.line_chart import line_chart
+from flfast.output.report.section import Section
+from flfast.output.results.charts import DataTable, LineChart
 from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, members, metric_names, number, series, total
-from flfast.output.results.lines import LineChart, curve, mean_line, over_seeds
+from flfast.output.results.lines import curve, mean_line, over_seeds
 
 _VIEWS = ("personal", "local", "finetuned")
 _MOST_CHARTS = 4
@@ -19,8 +19,8 @@ _COSTS = (
 )
 
 
-def models(content: Content) -> Section | None:
-    """The headline of clients with each model; None if all clients have the same one."""
+def models(content: Content) -> Section:
+    """The headline of clients with each model; empty if all clients have the same one."""
     charts, rows, costs = [], list[list[str]](), list[list[str]]()
     for name, setting in content.named:
         histories = [run.history for run in setting.finished]
@@ -41,14 +41,12 @@ def models(content: Content) -> Section | None:
                 mean, low, high = over_seeds(metric, last)[:3]
                 marks = (value(metric, end) for end in (mean, low, high))
                 rows.append([name, model, metric, *marks, count(len(last))])
-    drawn = [chart for chart in map(line_chart, charts[:_MOST_CHARTS]) if chart]
     headings = ["setting", "model", "measured", "mean", "low", "high", "seeds"]
     tables = [DataTable("Last evaluation by model, over seeds", headings, rows, words=3)]
     headings = [*headings[:2], "clients", "parameters", "MFLOP", "kept", "uploaded", "seconds"]
     tables.append(DataTable(_COSTS, headings, costs, words=2))
-    tables = [table for table in tables if table.rows]
     intro = "Means over the clients that have the model, weighted by their examples."
-    return Section("Models", intro, drawn, tables) if tables else None
+    return Section("Models", intro, charts[:_MOST_CHARTS], tables)
 
 
 def _costs(name: str, histories: Sequence[Sequence[Row]]) -> Iterator[list[str]]:

@@ -1,22 +1,28 @@
 """Sections about results: tests, curves, and what else a task shows, if it is there."""
 
-import base64
 import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.line_chart import line_chart
-from flfast.output.report.svg import element
+from flfast.output.report.drawn import image_chart
+from flfast.output.report.section import Section
+from flfast.output.results.charts import (
+    DataTable,
+    LineChart,
+    Mark,
+    RowChart,
+    Series,
+)
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.forecast_lines import forecast_charts
-from flfast.output.results.formats import count, difference, p_value, value
+from flfast.output.results.formats import count, difference, interval, p_value, tick, value
 from flfast.output.results.history import is_measured, score_names
-from flfast.output.results.lines import LineChart, run_charts
+from flfast.output.results.lines import run_charts
 from flfast.output.results.runs import RunRecord
 from flfast.output.results.statistics import FEWEST_SEEDS, Comparison
 from flfast.output.results.survival_curves import curve_charts
@@ -32,6 +38,42 @@ _MOST_CLASSES = 100
 _OF_MASKS = ("example", "client_id", "dice")
 
 T = TypeVar("T")
+
+
+def intervals(content: Content) -> RowChart | None:
+    """The criterion, best setting first; None for a single run or without results."""
+    if content.criterion is None or content.single or not content.ranking:
+        return None
+    column, marks, cells = content.criterion.name, list[Mark](), []
+    for row, name in enumerate(content.ranking):
+        place, estimate = content.names.index(name), content.intervals[name]
+        shown, results = interval(column, estimate), content.results[name]
+        if math.isfinite(estimate.low):
+            marks.append(Mark(row, place, estimate.low, estimate.high, kind="whisker"))
+        for seed, result in results.items():
+            tip = f"{name}, seed {seed}: {value(column, result)}"
+            marks.append(Mark(row, place, result, result, tip, "seed"))
+        tip = f"{name}: {shown}, {estimate.num} seeds"
+        marks.append(Mark(row, place, estimate.mean, estimate.mean, tip, "dot"))
+        by_seed = ", ".join(value(column, result) for result in results.values())
+        cells.append([name, shown, str(estimate.num), by_seed])
+    values = [result for name in content.ranking for result in content.results[name].values()]
+    ends = [end for shape in marks for end in (shape.low, shape.high)]
+    room = 0.04 * ((max(ends) - min(ends)) or 0.02 * abs(max(ends)) or 1.0)
+    headings = ["setting", "mean and 95 % interval", "seeds", "value of each seed"]
+    return RowChart(
+        f"Last {column}",
+        column,
+        content.ranking,
+        "setting",
+        [Series("") for _ in content.names],
+        partial(tick, column, values=values),
+        marks,
+        (min(ends) - room, max(ends) + room),
+        above=True,
+        note="Large dot: mean. Line: 95 % interval of the mean. Small dots: seeds.",
+        table=DataTable(f"Last {column}", headings, cells),
+    )
 
 
 def tests(content: Content) -> Section | None:
@@ -65,73 +107,68 @@ def _verdict(comparison: Comparison) -> str:
     return "certain" if comparison.certain else "not certain"
 
 
-def curves(content: Content) -> Section | None:
+def curves(content: Content) -> Section:
     """Scores and losses over rounds, over virtual time, and over bytes."""
     if len(content.settings) == 1:
-        found = run_charts([run.history for run in content.settings[0].finished])
+        charts = run_charts([run.history for run in content.settings[0].finished])
     else:
         histories, views = [run.history for run in content.runs], ("train", *VIEWS)
         names = [*score_names(histories, views), "loss"]
         columns = [f"{view}/{name}" for name in names for view in views]
         measured = [c for c in columns if is_measured(histories, c)]
-        found = [content.chart(column, column) for column in measured]
-        found += content.criterion_charts[1:]
-    charts = [chart for chart in map(line_chart, found) if chart]
-    if not charts:
-        return None
+        charts = [content.chart(column, column) for column in measured]
+        charts += content.criterion_charts[1:]
     intro = ""
     if any(len(setting.finished) >= FEWEST_SEEDS for setting in content.settings):
         intro = "Bands are 95 % intervals of the mean over seeds, of each round alone."
-    elif any(line.band for chart in found for line in chart.lines):
+    elif any(line.band for chart in charts for line in chart.lines):
         intro = "The band is the standard deviation over clients."
     return Section("Curves", intro, charts)
 
 
-def classes(content: Content) -> Section | None:
-    """Accuracy by class of the first evaluated run of each setting; None if there is none."""
+def classes(content: Content) -> Section:
+    """Accuracy by class of the first evaluated run of each setting."""
     tables = []
     for name, run, rows in _having(content, _CONFUSION, "classes are", _class_rows):
-        if rows:
-            whose = "" if content.single else f" of {name}, seed {run.seed}"
-            hidden = "" if len(rows) <= _MOST_CLASSES else f" (the first {_MOST_CLASSES})"
-            headings = ["set", "class", "examples", "accuracy", "most frequent mistake"]
-            caption = f"Classes{whose}{hidden}"
-            tables.append(DataTable(caption, headings, rows[:_MOST_CLASSES]))
+        whose = "" if content.single else f" of {name}, seed {run.seed}"
+        hidden = "" if len(rows) <= _MOST_CLASSES else f" (the first {_MOST_CLASSES})"
+        headings = ["set", "class", "examples", "accuracy", "most frequent mistake"]
+        tables.append(DataTable(f"Classes{whose}{hidden}", headings, rows[:_MOST_CLASSES]))
     intro = "Accuracy is the share of a class's examples that are predicted as it (its recall)."
-    return Section("Classes", intro, tables=tables) if tables else None
+    return Section("Classes", intro, tables=tables)
 
 
-def survival(content: Content) -> Section | None:
-    """Kaplan-Meier curves of the first evaluated run of each setting; None if there is none."""
+def survival(content: Content) -> Section:
+    """Kaplan-Meier curves of the first evaluated run of each setting."""
     intro = "The share of examples whose event is later than a time, by predicted risk."
     return _charted(content, "survival", curve_charts, intro)
 
 
-def forecasts(content: Content) -> Section | None:
-    """Forecasts of some clients, of the first evaluated run of each setting; None without any."""
+def forecasts(content: Content) -> Section:
+    """Forecasts of some clients, of the first evaluated run of each setting."""
     intro = "Clients with the best, median and worst MASE; below 1 beats the seasonal naive error."
     return _charted(content, "forecasts", forecast_charts, intro)
 
 
 def _charted(
     content: Content, name: str, charts_of: Callable[[Path], Sequence[LineChart]], intro: str
-) -> Section | None:
+) -> Section:
     """Charts of `evaluation/NAME.csv` of the first run of each setting that has it."""
-    found = []
+    shown = list[LineChart]()
     for whose, _, charts in _having(content, f"evaluation/{name}.csv", f"{name} is", charts_of):
         end = "" if content.single else f", {whose}"
-        found += [line_chart(c._replace(title=f"{c.title}{end}")) for c in charts]
-    return Section(name.title(), intro, [chart for chart in found if chart]) if found else None
+        shown += [chart._replace(title=f"{chart.title}{end}") for chart in charts]
+    return Section(name.title(), intro, shown)
 
 
-def segmentation(content: Content) -> Section | None:
-    """Test images with masks of the first such run of each setting; None if there is none."""
-    found = []
+def segmentation(content: Content) -> Section:
+    """Test images with masks of the first such run of each setting."""
+    shown = []
     for name, run, (picture, rows) in _having(content, "masks.png", "masks are", _masks):
         title = f"Test images{'' if content.single else f', {name}, seed {run.seed}'}"
-        found.append(_picture(title, picture, rows))
+        shown.append(image_chart(title, picture, DataTable(title, _OF_MASKS, rows)))
     intro = "Test images, their masks, and what the server's model predicts, a colour a class."
-    return Section("Segmentation", intro, found) if found else None
+    return Section("Segmentation", intro, shown)
 
 
 def _masks(path: Path) -> tuple[bytes, list[list[str]]]:
@@ -141,15 +178,6 @@ def _masks(path: Path) -> tuple[bytes, list[list[str]]]:
         raise ValueError(f"{path} is no PNG file")
     rows = parse_table(read_file(table), table, *_OF_MASKS)
     return picture, [[row[name] for name in _OF_MASKS] for row in rows]
-
-
-def _picture(title: str, picture: bytes, rows: list[list[str]]) -> Chart:
-    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
-    href = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    image = element("image", href=href, width=width, height=height)
-    box = f"0 0 {width} {height}"
-    svg = element("svg", image, viewBox=box, width="100%", role="img", aria_label=title)
-    return Chart(title, svg, [], DataTable(title, _OF_MASKS, rows))
 
 
 def _having(

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from flfast.output.report.chart import DataTable
 from flfast.output.report.content import Content
+from flfast.output.results.charts import DataTable
 from flfast.output.results.criterion import Spent, spent_until
 from flfast.output.results.formats import readable, value
 from flfast.output.results.history import clock, is_measured, last_value, score_names, total

@@ -17,9 +17,9 @@ from flfast.output.report import (
     outcome_sections,
     setting_sections,
 )
-from flfast.output.report.bar_chart import interval_chart
-from flfast.output.report.chart import Chart, Section
 from flfast.output.report.content import Content
+from flfast.output.report.drawn import Chart, drawn
+from flfast.output.report.section import Section
 from flfast.output.report.verdict import Verdict, num_tests, verdict, warning
 from flfast.output.results.runs import RunRecord
 from flfast.state.regular_file import replacing
@@ -61,7 +61,7 @@ def render(content: Content, folder: Path = Path()) -> str:
     return filled(
         title=_title(content),
         verdict=verdict(content),
-        chart=interval_chart(content),
+        chart=outcome_sections.intervals(content),
         sections=_sections(content, folder),
         warning=warning(content),
         facts=_facts(content),
@@ -92,11 +92,19 @@ def filled(
     names = "report.js", "report.css"
     script, style = ((_FILES / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    parts = [
+        (
+            section,
+            [*filter(None, map(drawn, section.charts))],
+            [t for t in section.tables if t.rows],
+        )
+        for section in sections
+    ]
     return environment.get_template("report.html").render(
         title=title,
         verdict=verdict,
-        chart=chart,
-        sections=sections,
+        chart=None if chart is None else drawn(chart),
+        sections=[part for part in parts if part[1] or part[2] or part[0].folded],
         warning=warning,
         facts={"Written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}", **facts},
         # Both are files of this package.

@@ -7,13 +7,12 @@ from urllib.parse import quote
 import yaml
 from markupsafe import Markup
 
-from flfast.output.report.chart import Chart, DataTable, Section
 from flfast.output.report.content import Content
-from flfast.output.report.line_chart import line_chart
 from flfast.output.report.outcome_tables import runs_table, settings_table
+from flfast.output.report.section import Section
 from flfast.output.report.svg import element
+from flfast.output.results.charts import DataTable, Line, LineChart
 from flfast.output.results.history import number, parsed
-from flfast.output.results.lines import Line, LineChart
 from flfast.output.results.runs import RunRecord
 
 _NUMBERS = {
@@ -39,25 +38,22 @@ def settings(content: Content) -> Section | None:
     return Section("Settings that differ", intro, tables=[table])
 
 
-def plans(content: Content) -> Section | None:
+def plans(content: Content) -> Section:
     """The plan by round, where it changes."""
     first = {name: setting.finished[0] for name, setting in content.named if setting.finished}
-    charts: list[Chart] = []
+    charts = []
     for column, title in _NUMBERS.items():
         if any(_changes(run, column) for run in first.values()):
             lines = [Line(name, *_finite(run, column)) for name, run in first.items()]
             note = _NOTES.get(column, "")
-            found = line_chart(LineChart(title, lines, "round", column, note, steps=True))
-            charts += [found] if found else []
+            charts.append(LineChart(title, lines, "round", column, note, steps=True))
     rows = [
         [name, column.partition("/")[2], _spans(run, column)]
         for name, run in first.items()
         for column in _WORDS
         if _changes(run, column)
     ]
-    if not charts and not rows:
-        return None
-    tables = [DataTable("Other changes", ["setting", "of", "rounds"], rows)] if rows else []
+    tables = [DataTable("Other changes", ["setting", "of", "rounds"], rows)]
     return Section("Plan by round", "Of the first seed of each setting.", charts, tables)
 
 

@@ -1,10 +1,12 @@
 """Elements of SVG, scales and ticks. All text is escaped."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
+
+from flfast.output.results.charts import VIEW_COLOURS
 
 WIDTH = 480
 _NUM_COLOURS = 8
@@ -82,20 +84,23 @@ def picture(height: float, label: str, *children: Markup) -> Markup:
     )
 
 
-def mark(x: float, y: float, tip: str, *, series: int, radius: float = 3) -> Markup:
+def mark(x: float, y: float, tip: str, *, look: str, series: int, radius: float) -> Markup:
     """A point with a text that is shown when it is pointed at or reached by arrow keys."""
-    kind = f"mark {colour(series)}"
-    return element("circle", cx=x, cy=y, r=radius, class_=kind, data_tip=tip, data_s=series)
+    shown = {"class_": f"mark {look}", "data_tip": tip, "data_s": series}
+    return element("circle", cx=x, cy=y, r=radius, **shown)
 
 
-def colour(series: int) -> str:
-    """The class that colours a series."""
-    return f"c{series % _NUM_COLOURS}"
+def outline(points: Sequence[tuple[float, float]], *, steps: bool = False) -> str:
+    """The path through points; in steps, a value holds until the next one."""
+    words = [f"M{x:g} {y:g}" if n == 0 else "" for n, (x, y) in enumerate(points)]
+    for n, (x, y) in enumerate(points[1:], start=1):
+        words[n] = f"H{x:g}V{y:g}" if steps else f"L{x:g} {y:g}"
+    return "".join(words)
 
 
-def dash(series: int) -> str:
-    """The class of a line's dashes, so that lines differ in more than their colour."""
-    return f"d{series % 4}"
+def colour(number: int, view: str = "") -> str:
+    """The class that colours a series: that of its view, or else of its number."""
+    return f"c{VIEW_COLOURS.index(view) if view else number % _NUM_COLOURS}"
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", **attributes: object) -> Markup:

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from flfast.output.results.lines import Line, LineChart
+from flfast.output.results.charts import Line, LineChart
 from flfast.output.results.table import read_curves
 
 FORECAST_COLUMNS = ("set", "place", "client", "mase", "step", "true", "predicted")
 PLACES = ("best", "median", "worst")
-FORECAST_LINES = ("true", "predicted")
+_LINES = {"true": "train", "predicted": "local"}
+"""Lines, and the views of their colours."""
 _MOST_WINDOWS = 7
 _NOTE = (
     "Forecasts of consecutive windows, the first ones for testing; of several columns the first."
@@ -47,7 +48,10 @@ def forecast_charts(path: Path) -> Sequence[LineChart]:
     """
     charts = []
     for about, (step, *values) in read_curves(path, FORECAST_COLUMNS[:4], FORECAST_COLUMNS[4:]):
-        lines = [Line(name, step, y) for name, y in zip(FORECAST_LINES, values, strict=True)]
+        lines = [
+            Line(name, step, y, view=view)
+            for (name, view), y in zip(_LINES.items(), values, strict=True)
+        ]
         title = f"{about[2]}, {about[1]} MASE in {about[0]}: {float(about[3]):.3g}"
         charts.append(LineChart(title, lines, "step", "value", _NOTE))
     return charts

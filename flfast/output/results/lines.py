@@ -1,7 +1,4 @@
-"""Lines of charts: what runs measured, over rounds, virtual time or uploaded bytes. Torch-free.
-
-`report/line_chart.py` draws them into a page, `callbacks/figures.py` into a picture.
-"""
+"""Lines of charts: what runs measured, over rounds, virtual time or uploaded bytes. Torch-free."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from flfast.output.results.charts import Line, LineChart
 from flfast.output.results.formats import in_percent, unit
 from flfast.output.results.history import Row, clock, score_names, series, uploaded
 from flfast.output.results.statistics import Interval, mean_interval
@@ -41,48 +39,6 @@ _TITLES = {
 """Metric -> title of its chart; a run has those that its task measures, and a user's own."""
 
 WORST = "worst 10 % of clients"
-
-
-class Line(NamedTuple):
-    """A series.
-
-    Attributes:
-        name: in the legend.
-        x: places.
-        y: values.
-        low: lower ends of the values' intervals; empty, or NaN where there is none.
-        high: upper ends, likewise.
-        band: what the intervals are, for the legend of a picture; may be empty.
-    """
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    band: str = ""
-
-
-class LineChart(NamedTuple):
-    """What a chart of lines shows, on a page or in a picture.
-
-    Attributes:
-        title: title of the chart.
-        lines: in the order of their colours.
-        x: name of the x axis.
-        y: name of the y axis, such as a column.
-        note: how to read it.
-        steps: whether a value holds until the next one.
-        log: whether x is logarithmic.
-    """
-
-    title: str
-    lines: Sequence[Line]
-    x: str
-    y: str
-    note: str = ""
-    steps: bool = False
-    log: bool = False
 
 
 class Over(NamedTuple):
@@ -178,12 +134,12 @@ def run_charts(histories: Sequence[Sequence[Row]]) -> list[LineChart]:
     for over in rounds_and_time(histories):
         for metric in dict.fromkeys((*_TITLES, *score_names(histories, LABELS))):
             title = _TITLES.get(metric, metric)
-            columns = {f"{view}/{metric}": label for view, label in LABELS.items()}
-            columns[f"local/{metric}_worst10"] = WORST
-            lines = {
-                column: mean_line(label, column, [curve(h, column, over) for h in histories], over)
-                for column, label in columns.items()
-            }
+            columns = {f"{view}/{metric}": (label, view) for view, label in LABELS.items()}
+            columns[f"local/{metric}_worst10"] = (WORST, "local")
+            lines = {}
+            for column, (label, view) in columns.items():
+                line = mean_line(label, column, [curve(h, column, over) for h in histories], over)
+                lines[column] = line._replace(view=view, thin=label == WORST)
             if len(histories) == 1:
                 own = f"local/{metric}"
                 lines[own] = _over_clients(lines[own], histories[0], metric, over)

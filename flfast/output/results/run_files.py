@@ -7,17 +7,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+
+def _pictures(*names: str) -> list[str]:
+    return [f"{name}.{form}" for name in names for form in ("png", "svg", "pdf")]
+
+
 OF_ITS_END = (
     *("model.pt", "model.safetensors", "model.ckpt", "shared.pt", "samples.txt", "personal/*.pt"),
     *("adapter/adapter_model.safetensors", "adapter/adapter_config.json"),
-    *("curves.png", "partition.png", "events.png", "masks.*"),
-    *("audit.csv", "audit.png", "report.html"),
+    *_pictures("curves", "partition", "events", "masks"),
+    *("masks.csv", "audit.csv", "audit.png", "report.html"),
 )
 """What a run writes at its end."""
 
 OF_ALL_ROUNDS = (
     *("metrics.csv", "clients.csv", "events.csv", "partition.json", "partition.npz"),
-    *("devices.png", "checkpoints/round-*", "client_states/rank*", "records/rank*"),
+    *_pictures("devices"),
+    *("checkpoints/round-*", "client_states/rank*", "records/rank*"),
     "run-profile-*",
 )
 """What it writes before."""

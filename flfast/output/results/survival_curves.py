@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from flfast.output.results.lines import Line, LineChart
+from flfast.output.results.charts import Line, LineChart
 from flfast.output.results.table import read_curves
 
 COLUMNS = ("set", "risk", "time", "surviving")
 GROUPS = ("low risk", "middle risk", "high risk")
+_VIEWS = dict(zip(GROUPS, ("personal", "finetuned", "local"), strict=True))  # of their colours
 _NOTE = "Thirds of the examples by predicted risk; good predictions hold the curves apart."
 
 
@@ -47,7 +48,8 @@ def curve_charts(path: Path) -> list[LineChart]:
     """
     charts: dict[str, list[Line]] = {}
     for (name, group), (time, surviving) in read_curves(path, COLUMNS[:2], COLUMNS[2:]):
-        charts.setdefault(name, []).append(Line(group, time, surviving))
+        line = Line(group, time, surviving, view=_VIEWS.get(group, ""))
+        charts.setdefault(name, []).append(line)
     return [
         LineChart(f"Kaplan-Meier, {name}", lines, "time", "surviving share", _NOTE, steps=True)
         for name, lines in charts.items()

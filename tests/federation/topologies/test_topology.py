@@ -21,7 +21,7 @@ MLP = ("model=mlp", "model.hidden=[6]", "rounds=3")
 ALIKE = "algorithm.weighting=uniform"
 REPORT = (
     "+callbacks.partition_report={_target_: flfast.output.callbacks.partition_report."
-    "PartitionReport, max_clients: 4, dpi: 30}"
+    "PartitionReport, max_clients: 4, dpi: 30, formats: [png]}"
 )
 
 

@@ -19,6 +19,7 @@ from flfast.output.callbacks.devices_figure import (
     dropouts,
     nominal_seconds,
 )
+from flfast.output.callbacks.figures import figure
 from flfast.state.randomness import uniforms
 
 PNG = b"\x89PNG"
@@ -53,7 +54,7 @@ class StandInTiming:
 def test_the_run_folder_has_a_figure_of_the_devices(federation, num_clients):
     run = federation(num_clients=num_clients, num_examples=4 * num_clients)
     run.timing = StandInTiming(is_ideal=False, asked=[])
-    DevicesFigure(max_clients=50, dpi=30).on_run_start(run)
+    DevicesFigure(max_clients=50, dpi=30, formats=["png"]).on_run_start(run)
     assert (run.run_dir / "devices.png").read_bytes().startswith(PNG)
     (clients,) = run.timing.asked
     assert len(clients) == min(num_clients, 50)
@@ -63,7 +64,7 @@ def test_the_run_folder_has_a_figure_of_the_devices(federation, num_clients):
 def test_ideal_devices_have_no_figure(federation):
     run = federation()
     run.timing = StandInTiming(is_ideal=True, asked=[])
-    DevicesFigure(max_clients=50, dpi=30).on_run_start(run)
+    DevicesFigure(max_clients=50, dpi=30, formats=["png"]).on_run_start(run)
     assert [*run.run_dir.iterdir()] == []
     assert run.timing.asked == []
 
@@ -74,7 +75,8 @@ FEW = [(1, 0.0), (2, 1.0), (3, 0.0), (5, 1.0)]
 @pytest.mark.parametrize(("num_clients", "seconds"), others_slow(FEW, FEW[:1]))
 def test_few_and_equal_clients_can_be_drawn(tmp_path, num_clients, seconds):
     devices = ideal(np.arange(num_clients), seconds=seconds)
-    draw_devices(tmp_path / "devices.png", devices=devices, title="ideal", dpi=30)
+    with figure(tmp_path / "devices.png", size=(11, 3.8), dpi=30, title="ideal") as picture:
+        draw_devices(picture, devices)
     assert (tmp_path / "devices.png").read_bytes().startswith(PNG)
 
 

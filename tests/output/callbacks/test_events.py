@@ -6,8 +6,15 @@ from sampling import others_slow
 
 from flfast.federation.paces.pace import Event, Turn
 from flfast.federation.samplers.cohort import Cohort
-from flfast.output.callbacks.events_figure import Bar, EventsFigure, draw_events, read_bars
+from flfast.output.callbacks.events_figure import (
+    Bar,
+    EventsFigure,
+    draw_events,
+    events_chart,
+    read_bars,
+)
 from flfast.output.callbacks.events_table import EventsTable
+from flfast.output.callbacks.figures import figure
 from flfast.output.results.columns import EVENT_COLUMNS
 from flfast.output.results.table import iterate_rows, read_rows
 
@@ -69,7 +76,7 @@ def test_the_table_has_a_row_for_every_event(timed):
 def test_there_is_no_table_without_events(federation):
     run = federation()
     play(EventsTable(), run, [Turn(NOBODY), Turn(NOBODY)])
-    EventsFigure(max_clients=30, max_steps=60, dpi=30).on_run_end(run)
+    EventsFigure(max_clients=30, max_steps=60, dpi=30, formats=["png"]).on_run_end(run)
     assert not list(run.run_dir.iterdir())
 
 
@@ -112,7 +119,9 @@ def test_only_the_first_clients_and_steps_are_read(timed):
 
 @pytest.mark.parametrize(("max_clients", "max_steps"), [(30, 60), (1, 60), (30, 1)])
 def test_the_run_folder_has_a_picture_of_the_events(timed, max_clients, max_steps):
-    EventsFigure(max_clients=max_clients, max_steps=max_steps, dpi=30).on_run_end(timed)
+    EventsFigure(max_clients=max_clients, max_steps=max_steps, dpi=30, formats=["png"]).on_run_end(
+        timed
+    )
     assert (timed.run_dir / "events.png").read_bytes().startswith(PNG)
 
 
@@ -123,7 +132,7 @@ def test_the_run_folder_has_a_picture_of_the_events(timed, max_clients, max_step
 def test_a_table_that_cannot_be_read_is_no_picture_and_a_warning(timed, caplog, text, new):
     path = timed.run_dir / "events.csv"
     path.write_text(path.read_text().replace(text, new, 1))
-    EventsFigure(max_clients=30, max_steps=60, dpi=30).on_run_end(timed)
+    EventsFigure(max_clients=30, max_steps=60, dpi=30, formats=["png"]).on_run_end(timed)
     assert "events.png is not drawn" in caplog.text
     assert not (timed.run_dir / "events.png").exists()
 
@@ -145,13 +154,15 @@ def test_any_staleness_and_any_number_of_bars_can_be_drawn(tmp_path, most):
     ]
     bars += [Bar(k, 300.0) for k in range(5)]
     steps = [float(r) for r in range(1, 301)]
-    draw_events(tmp_path / "events.png", bars=bars, steps=steps, title="", dpi=30)
+    with figure(tmp_path / "events.png", size=(11, 8), dpi=30, title="") as picture:
+        draw_events(picture, events_chart(bars, steps))
     assert (tmp_path / "events.png").read_bytes().startswith(PNG)
 
 
 def test_events_without_any_time_can_be_drawn(tmp_path):
     bars = [Bar(3, 0.0, 0.0, "arrival")]
-    draw_events(tmp_path / "events.png", bars=bars, steps=[0.0], title="", dpi=30)
+    with figure(tmp_path / "events.png", size=(11, 3), dpi=30, title="") as picture:
+        draw_events(picture, events_chart(bars, [0.0]))
     assert (tmp_path / "events.png").exists()
 
 

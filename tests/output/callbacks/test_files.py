@@ -62,8 +62,22 @@ def test_a_resumed_run_repeats_no_client(federation):
 def test_curves_are_drawn_for_whatever_was_measured(federation, history, views):
     run = federation()
     run.history = history(rounds=20, views=views)
-    Curves(dpi=60).on_run_end(run)
+    Curves(dpi=60, formats=["png"]).on_run_end(run)
     assert (run.run_dir / "curves.png").read_bytes().startswith(PNG)
+
+
+def test_a_picture_is_written_in_every_format_and_equal_runs_write_equal_files(
+    federation, history
+):
+    run, first = federation(), {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    run.history = history(rounds=3)
+    written = []
+    for _ in range(2):
+        Curves(dpi=60, formats=[*first]).on_run_end(run)
+        written.append({f: (run.run_dir / f"curves.{f}").read_bytes() for f in first})
+    assert all(written[0][form].startswith(head) for form, head in first.items())
+    assert written[0] == written[1]
+    assert len([*run.run_dir.iterdir()]) == len(first)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
@@ -72,7 +86,7 @@ def test_curves_over_virtual_time_are_a_second_row(federation, history, rounds):
     heights = []
     for clock in (False, True):
         run.history = history(rounds=rounds, clock=clock)
-        Curves(dpi=60).on_run_end(run)
+        Curves(dpi=60, formats=["png"]).on_run_end(run)
         picture = (run.run_dir / "curves.png").read_bytes()
         assert picture.startswith(PNG)
         heights.append(int.from_bytes(picture[20:24], "big"))
@@ -83,10 +97,10 @@ def test_curves_survive_a_run_of_which_little_is_known(federation):
     run = federation()
     for rows in ([], [{"round": 0}], [{"round": 0, "global/loss": float("nan")}]):
         run.history = rows
-        Curves(dpi=60).on_run_end(run)
+        Curves(dpi=60, formats=["png"]).on_run_end(run)
         assert not list(run.run_dir.iterdir())
     run.history = [{"round": 1, "train/loss": 1.0, "local/accuracy_std": 0.1}]
-    Curves(dpi=60).on_run_end(run)
+    Curves(dpi=60, formats=["png"]).on_run_end(run)
     assert (run.run_dir / "curves.png").exists()
 
 
@@ -101,7 +115,7 @@ def test_label_counts_are_those_of_each_client(federation):
 
 def test_the_partition_report_accounts_for_every_example(federation):
     run = federation()
-    report = PartitionReport(max_clients=100, dpi=60)
+    report = PartitionReport(max_clients=100, dpi=60, formats=["png"])
     report.on_run_start(run)
     report.on_run_end(run)
     found = json.loads((run.run_dir / "partition.json").read_text())
@@ -124,11 +138,11 @@ def test_the_partition_report_accounts_for_every_example(federation):
 
 def test_the_partition_report_says_what_clients_got_from_a_shift(federation):
     run = federation()
-    PartitionReport(max_clients=100, dpi=60).on_run_start(run)
+    PartitionReport(max_clients=100, dpi=60, formats=["png"]).on_run_start(run)
     assert "shift" not in (run.run_dir / "partition.json").read_text()
     run.data.shift = rotation(angles=[0, 90], max_degrees=0.0, assignment="cyclic", at="always")
     run.data.drawn = {"cluster": np.arange(10) % 2, "degrees": np.arange(10) % 2 * 90.0}
-    PartitionReport(max_clients=100, dpi=60).on_run_start(run)
+    PartitionReport(max_clients=100, dpi=60, formats=["png"]).on_run_start(run)
     found = json.loads((run.run_dir / "partition.json").read_text())
     assert found["shift"] == "rotation"
     assert found["clients"][3]["shift"] == {"cluster": 1, "degrees": 90.0}
@@ -140,14 +154,14 @@ def test_the_partition_report_says_what_clients_got_from_a_shift(federation):
 )
 def test_partitions_of_any_size_are_drawn(federation, num_clients, num_classes):
     run = federation(num_clients=num_clients, num_classes=num_classes)
-    PartitionReport(max_clients=100, dpi=60).on_run_end(run)
+    PartitionReport(max_clients=100, dpi=60, formats=["png"]).on_run_end(run)
     assert (run.run_dir / "partition.png").read_bytes().startswith(PNG)
 
 
 @pytest.mark.slow
 def test_a_million_clients_are_reported_in_seconds(federation):
     run = federation(num_clients=1_000_000, num_examples=1_500_000)
-    report = PartitionReport(max_clients=100, dpi=60)
+    report = PartitionReport(max_clients=100, dpi=60, formats=["png"])
     start = time.perf_counter()
     report.on_run_start(run)
     report.on_run_end(run)

@@ -49,7 +49,7 @@ def federation(tmp_path):
 
 
 def draw(federation, *, num_images=3):
-    callback = MaskSamples(num_images=num_images, dpi=50)
+    callback = MaskSamples(num_images=num_images, dpi=50, formats=["png"])
     callback.on_run_end(federation)
 
 

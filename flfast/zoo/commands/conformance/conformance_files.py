@@ -9,9 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flfast.output.report.chart import DataTable, Section
 from flfast.output.report.page import filled, save_page
+from flfast.output.report.section import Section
 from flfast.output.report.verdict import Verdict
+from flfast.output.results.charts import DataTable
 from flfast.output.results.formats import readable
 from flfast.output.results.history import Row, total
 from flfast.output.results.table import read_history
