@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import torch
 
 from flfast.channel.privacy.participation import Participation
-from flfast.channel.privacy.privacy import Privacy
+from flfast.channel.privacy.privacy import SumNoise
 from flfast.state.tree import Tree
-from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
+from flfast.zoo.channel.privacy.dp_ftrl import DpFtrl
 
 CASES = ((30, 10), (100, 10), (100, 50), (100, 100), (500, 50), (500, 500), (2000, 200))
 """Rounds, rounds of a pass over the clients."""
 BANDS = (1, 4, 10, 32, 100)
 
 
-def noise_of_sums(privacy: Privacy, rounds: int) -> float:
+def noise_of_sums(privacy: SumNoise, rounds: int) -> float:
     """Root of the mean over rounds of the variance of the noise in the sum of changes, over C.
 
     Each round's independent noise is followed on its own: element k of a vector is the weight of
@@ -44,9 +44,9 @@ def noise_of_sums(privacy: Privacy, rounds: int) -> float:
     return (squares / rounds) ** 0.5
 
 
-def privacy_of(rounds: int, per_pass: int, bands: int | None) -> Privacy:
+def privacy_of(rounds: int, per_pass: int, bands: int | None) -> SumNoise:
     """What `privacy=dp_ftrl` makes for epsilon 8; without bands, the tree."""
-    return dp_ftrl(
+    options = DpFtrl(
         mechanism="tree" if bands is None else "banded",
         bands=bands,
         clip_norm=1.0,
@@ -55,9 +55,8 @@ def privacy_of(rounds: int, per_pass: int, bands: int | None) -> Privacy:
         delta=1e-5,
         max_epsilon=None,
         secure=False,
-        participation=Participation("cyclic", per_pass, 1, 1),
-        rounds=rounds,
     )
+    return options(participation=Participation("cyclic", per_pass, 1, 1), rounds=rounds)
 
 
 def line(rounds: int, per_pass: int) -> str:

@@ -15,7 +15,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from flfast.config.errors import ConfigError
 from flfast.config.own import Own
 from flfast.config.values import choice
-from flfast.datamodules.federated import FederatedDataModule, Kinds
+from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.population import Kinds
 from flfast.federation.devices.device import fastest_first
 from flfast.lit.batchnorm import batchnorm_layers
 from flfast.lit.channels_last import use_channels_last
