@@ -4,6 +4,8 @@ What benchmarks that import torch need of flfast is imported here, and nowhere e
 """
 
 import json
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from benchmarks.checkouts import ROOT
 from benchmarks.flops import best_seconds, flops_per_example, peak_flops
 from benchmarks.workload import AUGMENTED, Workload
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.sources.source import examples_from
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator, seed_torch
 
@@ -44,7 +47,7 @@ def read_workload(path: Path) -> Workload:
 def build_model(workload: Workload) -> nn.Module:
     """The workload's model, with the options of its YAML file."""
     offers = {"input_shape": workload.shape, "num_classes": NUM_CLASSES}
-    model = _from_yaml("model", workload.model, {}, offers)
+    model = call_with(_from_yaml("model", workload.model, {}), **offers)
     assert isinstance(model, nn.Module)
     return model
 
@@ -69,18 +72,18 @@ def load_examples(workload: Workload) -> Examples:
             "num_clients": workload.num_clients,
             **(AUGMENTED if workload.augmented else {}),
         }
-    examples = _from_yaml("data", name, settings, {"seed": 0, "task": None})
+    examples = examples_from(_from_yaml("data", name, settings), seed=0, task=None)
     assert isinstance(examples, Examples)
     return examples
 
 
-def _from_yaml(group: str, option: str, settings: dict[str, Any], offers: dict[str, Any]) -> Any:
+def _from_yaml(group: str, option: str, settings: dict[str, Any]) -> Callable[..., Any]:
     folders = (ROOT / "conf", ROOT / "benchmarks" / "conf")
     found = [path for folder in folders if (path := folder / group / f"{option}.yaml").is_file()]
     config = OmegaConf.merge(OmegaConf.load(found[0]), OmegaConf.create(settings))
     options: Any = OmegaConf.to_container(config, resolve=True)
     target = options.pop("_target_")
-    options.pop("_partial_")
+    options.pop("_partial_", None)
     options.pop("defaults", None)  # of other groups
     module, _, name = target.rpartition(".")
-    return call_with(getattr(import_module(module), name), **options, **offers)
+    return partial(getattr(import_module(module), name), **options)

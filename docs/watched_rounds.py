@@ -131,9 +131,7 @@ class _Watching(EagerTraining):
         answer = self._client(result, Sender(client_id, round_idx), {})
         sent_to = frozenset(download.sent_to(torch.tensor([client_id])))
         labels = _labels(self._data, client_id)
-        self._tell(
-            Seen(self._client.algorithm, round_idx, result, answer.sent, sent_to, labels)
-        )
+        self._tell(Seen(self._client.algorithm, round_idx, result, answer.sent, sent_to, labels))
 
 
 def run(make: Callable[[nn.Module], Algorithm]) -> Rounds:

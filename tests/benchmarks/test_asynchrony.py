@@ -21,8 +21,7 @@ from flfast.output.results.table import RoundTable
 CONFIG = """
 seed: 0
 devices:
-  _target_: flfast.federation.devices.tiers.tiers
-  _partial_: true
+  _target_: flfast.federation.devices.tiers.Tiers
   shares: [0.5, 0.5]
   slowdown: [1.0, 10.0]
   speed: 75.0

@@ -133,8 +133,8 @@ def test_uploads_of_every_algorithm_are_protected_or_refused(name):
     parts = algorithm.parts.values()
     bare = [part for part in parts if not part.learned or part.over is not None]
     rows = [part for part in parts if part.rule == "rows"]
-    own = algorithm.send or algorithm.weight
-    is_refused = bool(bare or algorithm.weight or algorithm.round)
+    own = algorithm.send or algorithm.has_own_weights
+    is_refused = bool(bare or algorithm.has_own_weights or algorithm.round)
     assert any(broken in local.capabilities.needs for broken in found.breaks) == is_refused
-    is_refused |= bool(rows or own or algorithm.place)
+    is_refused |= bool(rows or own or algorithm.kit.place)
     assert any(broken in central.capabilities.needs for broken in found.breaks) == is_refused

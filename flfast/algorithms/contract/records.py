@@ -16,11 +16,11 @@ class Record(NamedTuple):
     Attributes:
         rows: (server state, `Uploads`) -> the new records of the clients that uploaded, each leaf
             [K, ...].
-        first: server state -> what `Records` has of a client that has not uploaded yet.
+        before: server state -> what `Records` has of a client before its first upload.
     """
 
     rows: Callable[[Tree, Uploads], Tree]
-    first: Callable[[Tree], Tree]
+    before: Callable[[Tree], Tree]
 
 
 class Records:
@@ -33,7 +33,7 @@ class Records:
         self._initial, self._states = initial, states
 
     def __getitem__(self, clients: Sequence[int]) -> Tree:
-        """Records of n clients, each leaf [n, ...]; the first one of those that have none."""
+        """Records of n clients, each leaf [n, ...]; those that have none have the initial one."""
         if not clients:
             return tree_map(lambda leaf: leaf[None][:0], self._initial())
         rows = [self._states.get(client_id) for client_id in clients]

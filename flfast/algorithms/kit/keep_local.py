@@ -44,7 +44,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
     inner = viewed(
         replace(algorithm, personal=algorithm.personal or (lambda sent, _: model_weights(sent))),
         {"server": shared, "download": download, "context": inner_context},
-        dict.fromkeys(("send", "record.rows", "record.first"), shared),
+        dict.fromkeys(("send", "record.rows", "record.before"), shared),
     )
     run = inner.round
 

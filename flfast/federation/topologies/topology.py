@@ -19,8 +19,8 @@ from flfast.state.weights import model_weights
 NODES = needing("rounds") | breaking("each node averages its own clients", "sums", "one broadcast")
 ROWS = Part("rows")
 _OF_AVERAGING = (
-    *("server_state", "broadcast", "send", "record", "place", "parts", "server_step"),
-    *("round", "calls", "server_calls"),
+    *("server_state", "broadcast", "send", "record", "parts", "server_step"),
+    *("round", "calls"),
 )
 """Fields that an algorithm must leave as they are."""
 
@@ -70,7 +70,7 @@ def on_nodes(algorithm: Algorithm, topology: Topology) -> Algorithm:
     """
     plain = Algorithm(name="")
     averages = all(getattr(algorithm, name) == getattr(plain, name) for name in _OF_AVERAGING)
-    if not averages:
+    if not averages or algorithm.kit.place is not None:
         raise ValueError(
             f"topology={topology.name} with algorithm={algorithm.name}, as set, which needs a "
             f"server that does more than to average whole models; allowed: topology=star, or "

@@ -73,7 +73,7 @@ def fedgc(
                 **add(uploads.sent, uploads.rows["head"]),
                 CLASSES: uploads.rows[CLASSES],
             },
-            first=lambda server: {**part_of(server, kept), CLASSES: torch.ones_like(like)},
+            before=lambda server: {**part_of(server, kept), CLASSES: torch.ones_like(like)},
         ),
         loss=loss,
         finish=finish,

@@ -56,9 +56,9 @@ def test_weights_are_those_of_the_authors_code_from_round_1_on(make_data, make_f
     federation = make_federation(
         make_data((6, 2)), algorithm=feddisco(a=0.5, b=0.5), rounds=2, batching=Batching(-1)
     )
-    seen, weigh = [], federation.algorithm.weight
+    seen, weigh = [], federation.algorithm.weighting
     object.__setattr__(
-        federation.algorithm, "weight", lambda *args: seen.append(weigh(*args)) or seen[-1]
+        federation.algorithm, "weighting", lambda *args: seen.append(weigh(*args)) or seen[-1]
     )
     federation.run()
     assert seen == pytest.approx(2 * [6 / 8 + 0.5, 2 / 8 - 0.5 + 0.5])
