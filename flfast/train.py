@@ -3,7 +3,6 @@
 The config is checked before torch and Lightning are imported, which takes seconds.
 """
 
-import argparse
 import logging
 import os
 import re
@@ -36,13 +35,6 @@ from flfast.state.stop_requests import StoppedAtEndError, StoppedError
 from flfast.state.version import __version__
 
 log = logging.getLogger("flfast.train")  # as `python -m`, too
-
-if sys.version_info >= (3, 14):
-    # Hydra 1.3 has a help that is no string, which this check refuses (its issue 3121).
-    _check = argparse.ArgumentParser._check_help  # noqa: SLF001
-    argparse.ArgumentParser._check_help = lambda parser, action: (  # noqa: SLF001
-        _check(parser, action) if isinstance(action.help, str) else None
-    )
 
 
 @hydra.main(version_base=VERSION_BASE, config_path=CONF, config_name="config")

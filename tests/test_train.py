@@ -337,7 +337,7 @@ def test_ranks_that_cannot_be_forked_are_spawned(flfast_run, start):
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="the check of help is of Python 3.14")
 def test_hydra_alone_does_not_start():
-    """If this fails, Hydra has its fix: require that version, and remove ours from train.py."""
+    """If this fails, Hydra has its fix: require that version, and remove `hydra_on_3_14.py`."""
     program = "from hydra._internal.utils import get_args_parser; get_args_parser()"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "LazyCompletionHelp" in process.stderr

@@ -127,8 +127,8 @@ def run(  # noqa: PLR0913 - one parameter an option
             from flfast.api.own_objects import with_callbacks  # imports torch
 
             objects = with_callbacks(objects, callbacks)
-        words = [*_module(objects, overrides), *_partition(objects, overrides), *overrides]
         _refuse_options(objects, overrides)
+        words = [*_implied_by(objects, overrides), *overrides]
         return run_composed(composed(words), objects, folder)
 
 
@@ -225,22 +225,20 @@ def filled(composed: DictConfig, objects: Own) -> DictConfig:
     return config
 
 
-def _module(objects: Own, overrides: Sequence[str]) -> list[str]:
-    """What a LightningModule with a step of its own implies: its task and its optimizer."""
-    if objects.model is None or not objects.trains_itself:
-        return []
-    chosen = any(word.startswith("optimizer=") for word in overrides)
-    return ["task=module", *([] if chosen else ["optimizer=module"])]
+def _implied_by(objects: Own, overrides: Sequence[str]) -> list[str]:
+    """Settings that objects bring, unless they are chosen.
 
-
-def _partition(objects: Own, overrides: Sequence[str]) -> list[str]:
-    """The partition that suits the data: their clients, or iid without labels; else none."""
-    chosen = any(word.startswith("partition=") for word in overrides)
-    if chosen or not hasattr(objects.data, "owner"):  # no data, or a function that returns them
-        return []
-    if objects.data.owner is not None:
-        return ["partition=natural"]
-    return [] if objects.data.classes is not None else ["partition=iid"]
+    A LightningModule with a step of its own brings its task and its optimizer. Data bring the
+    partition that suits them: their clients, or iid without labels.
+    """
+    words = ["task=module", "optimizer=module"] if objects.trains_itself else []
+    if hasattr(objects.data, "owner"):  # otherwise no data, or a function that returns them
+        if objects.data.owner is not None:
+            words.append("partition=natural")
+        elif objects.data.classes is None:
+            words.append("partition=iid")
+    chosen = {word.partition("=")[0] for word in overrides}
+    return [word for word in words if word.partition("=")[0] not in chosen]
 
 
 def _refuse_options(objects: Own, overrides: Sequence[str]) -> None:

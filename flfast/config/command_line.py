@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError
 from omegaconf.grammar_parser import parse
 
+from flfast.config import hydra_on_3_14
 from flfast.config.composition import CONF, options_of
 from flfast.config.errors import ConfigError, refused
 from flfast.config.implied import user_folders
@@ -29,6 +30,7 @@ from flfast.state.messages import first_line
 _MORE_CONFIG = ("--config-dir", "-cd", "hydra.searchpath")
 """Arguments that add folders with config groups."""
 
+hydra_on_3_14.install()
 _FLAGS = {*get_args_parser()._option_string_actions}  # noqa: SLF001 - argparse has no other list
 """Hydra's flags."""
 

@@ -1,4 +1,4 @@
-"""Builds the algorithm of a run, with its wrappers, and the optimizer of local training."""
+"""Builds the optimizer of local training, and the algorithm of a run with its wrappers."""
 
 import logging
 from collections.abc import Callable
@@ -25,6 +25,38 @@ from flfast.state.tree import Tree
 from flfast.state.weights import WEIGHTS
 
 log = logging.getLogger(__name__)
+
+
+def build_optimizer(
+    config: DictConfig, model: nn.Module, algorithm: Algorithm, of_module: ModuleOptimizer | None
+) -> Callable[..., Optimizer]:
+    """The function that makes local optimizers: (parameters, lr=...) -> an optimizer.
+
+    It is tried: one step on copies of the model's parameters. `of_module` is a LightningModule's.
+
+    Raises:
+        ConfigError: if the optimizer cannot be made or cannot take a step.
+        ValueError: if the algorithm sends or keeps its state, and this is not tensors.
+    """
+    target = config.optimizer["_target_"]
+    if target.endswith(ModuleOptimizer.__name__):
+        if of_module is None:
+            raise ConfigError(
+                "optimizer=module: the model has no configure_optimizers; allowed: optimizer=sgd "
+                "or another"
+            )
+        return of_module
+    with named("optimizer", target):
+        make: Callable[..., Optimizer] = instantiate(config.optimizer)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        copies = [p.detach().clone().requires_grad_() for p in trained]
+        made, allowed = make(copies, lr=config.optimizer.lr), "a torch.optim.Optimizer"
+        optimizer = of_kind(made, Optimizer, f"optimizer={target}", allowed=allowed)
+        trial_step(optimizer, copies)
+    if algorithm.kit.optimizer is not None:
+        for p in copies:
+            state_tensors(optimizer.state[p], **LOCAL_MESSAGE)
+    return make
 
 
 def build_algorithm(
@@ -110,35 +142,3 @@ def _sends_statistics(algorithm: Algorithm, initial: Tree, model: nn.Module) -> 
     broadcast = algorithm.broadcast(algorithm.server_state(initial))
     shared = {name: broadcast.get(name, {}) for name in ("params", "buffers")}
     return bool(batchnorm_weights(model, shared)["buffers"])
-
-
-def build_optimizer(
-    config: DictConfig, model: nn.Module, algorithm: Algorithm, of_module: ModuleOptimizer | None
-) -> Callable[..., Optimizer]:
-    """The function that makes local optimizers: (parameters, lr=...) -> an optimizer.
-
-    It is tried: one step on copies of the model's parameters. `of_module` is a LightningModule's.
-
-    Raises:
-        ConfigError: if the optimizer cannot be made or cannot take a step.
-        ValueError: if the algorithm sends or keeps its state, and this is not tensors.
-    """
-    target = config.optimizer["_target_"]
-    if target.endswith(ModuleOptimizer.__name__):
-        if of_module is None:
-            raise ConfigError(
-                "optimizer=module: the model has no configure_optimizers; allowed: optimizer=sgd "
-                "or another"
-            )
-        return of_module
-    with named("optimizer", target):
-        make: Callable[..., Optimizer] = instantiate(config.optimizer)
-        trained = [p for p in model.parameters() if p.requires_grad]
-        copies = [p.detach().clone().requires_grad_() for p in trained]
-        made, allowed = make(copies, lr=config.optimizer.lr), "a torch.optim.Optimizer"
-        optimizer = of_kind(made, Optimizer, f"optimizer={target}", allowed=allowed)
-        trial_step(optimizer, copies)
-    if algorithm.kit.optimizer is not None:
-        for p in copies:
-            state_tensors(optimizer.state[p], **LOCAL_MESSAGE)
-    return make

@@ -243,7 +243,7 @@ def test_own_data_choose_the_partition_that_suits_them(task, owner, words, chose
     examples = Examples(
         torch.rand(6, 2), targets, width, (2,), BatchTransform(), owner=owner, task=task
     )
-    assert running._partition(Own(data=examples), words) == chosen
+    assert running._implied_by(Own(data=examples), words) == chosen
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,3 +39,31 @@ def test_settings_may_have_dashes_in_front_as_agents_of_searches_write_them(
     train.main()
     config = OmegaConf.create(capsys.readouterr().out)
     assert (config.optimizer.lr, config.rounds) == (0.125, 7)
+
+
+STRICT = """
+import argparse, sys
+import hydra, pydantic
+
+add = argparse.ArgumentParser.add_argument
+
+def check_help(parser, action):
+    assert not action.help or isinstance(action.help, str)
+
+def add_argument(parser, *names, **options):
+    action = add(parser, *names, **options)
+    parser._check_help(action)
+    return action
+
+argparse.ArgumentParser._check_help = check_help
+argparse.ArgumentParser.add_argument = add_argument
+sys.version_info = (3, 14, 0)
+import flfast.config.command_line
+"""
+"""What Python 3.14 does, in a program."""
+
+
+def test_arguments_are_read_where_argparse_checks_help():
+    """Hydra's parser, which has such a help, is read at import."""
+    process = subprocess.run([sys.executable, "-c", STRICT], capture_output=True, text=True)
+    assert not process.stderr
