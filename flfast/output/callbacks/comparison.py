@@ -33,7 +33,7 @@ from flfast.output.results.settings import flat_settings
 from flfast.output.results.statistics import FEWEST_SEEDS
 from flfast.output.results.table import write_csv
 from flfast.output.watch.view import on_screen, screen
-from flfast.state.options import Formats
+from flfast.state.options import FORMATS, Formats
 from flfast.state.real_folder import real_folder
 
 _PLAIN_WIDTH = 140
@@ -47,6 +47,11 @@ class SweepComparison(Callback):
     """
 
     def __init__(self, *, formats: Formats) -> None:
+        if not formats or {*formats} - {*FORMATS}:
+            raise ValueError(
+                f"hydra.callbacks.comparison.formats={[*formats]}; allowed: {', '.join(FORMATS)}, "
+                "or several of them"
+            )
         self._formats = formats
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -97,7 +102,7 @@ def draw_comparison(content: Content, path: Path, formats: Sequence[str] = ("png
 
 def _label(content: Content, name: str) -> str:
     setting = content.settings[content.names.index(name)]
-    columns = content.criterion.columns if content.criterion else ()
+    columns = content.criterion.columns
     return "\n".join([*setting.label.split(" · "), *[content.column(name)] * (len(columns) > 1)])
 
 
