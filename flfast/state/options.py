@@ -34,7 +34,8 @@ Several = Annotated[int, Ge(2), Le(_MAX_INT)]
 HalfTurn = Annotated[float, Ge(0), Le(180)]
 Numbers = Annotated[list[Annotated[float, Ge(-_MAX_FLOAT), Le(_MAX_FLOAT)]], MinLen(1)]
 Bits = Annotated[int, Ge(1), Le(8)]
-Formats = Annotated[list[Literal["png", "svg", "pdf"]], MinLen(1)]  # of pictures
+FORMATS = ("png", "svg", "pdf")  # of pictures
+Formats = Annotated[list[Literal["png", "svg", "pdf"]], MinLen(1)]
 BatchSize = Annotated[int, Ge(-1), Le(_MAX_INT)]
 ModulusBits = Annotated[int, Ge(16), Le(62)]
 

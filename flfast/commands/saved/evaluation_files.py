@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from flfast.commands.saved.evaluation_charts import CHARTS
@@ -16,9 +15,10 @@ from flfast.config.saved_run import SavedRun
 from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.federation.table_rows import client_columns, evaluation_columns
 from flfast.output.callbacks.figures import annotate, figure, tick_label
+from flfast.output.results.charts import DataTable
 from flfast.output.results.formats import value
 from flfast.output.results.table import write_csv
-from flfast.output.watch.view import empty_table, screen
+from flfast.output.watch.view import on_screen, screen
 from flfast.setup.opened_run import OpenedRun, open_run, refused
 from flfast.state.messages import naming
 from flfast.state.regular_file import make_folder, replacing
@@ -95,21 +95,20 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> dict[str, float]:
     write_all(folder, sets, about, table="parquet" if parquet else "csv")
     console = screen(plain_width=100)
     console.print(Text(title, style="italic"), soft_wrap=True)
-    console.print(_table(sets))
+    console.print(on_screen(_table(sets)))
     # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(folder), style="bold"), soft_wrap=True)
     return metrics_of(sets)
 
 
-def _table(sets: Sequence[MeasuredSet]) -> Table:
+def _table(sets: Sequence[MeasuredSet]) -> DataTable:
     found, headline = metrics_of(sets), sets[0].metrics.headline
     names = dict.fromkeys(column.partition("/")[2] for column in found)
-    table = empty_table([""], [f"{part.name}/" for part in sets])
-    table.add_row("examples", *(str(len(part.examples)) for part in sets))
+    rows = [["examples", *(str(len(part.examples)) for part in sets)]]
     for name in sorted(names, key=lambda name: name != headline):
         columns = (f"{part.name}/{name}" for part in sets)
-        table.add_row(Text(name), *(value(c, found.get(c, math.nan)) for c in columns))
-    return table
+        rows.append([name, *(value(c, found.get(c, math.nan)) for c in columns)])
+    return DataTable("", ["", *(f"{part.name}/" for part in sets)], rows)
 
 
 def metrics_of(sets: Sequence[MeasuredSet]) -> dict[str, float]:

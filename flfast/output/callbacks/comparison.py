@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.table import Table
 from rich.text import Text
 
 from flfast.output.callbacks.figures import draw_charts, figure
@@ -27,15 +26,14 @@ from flfast.output.report.outcome_tables import (
     spent,
 )
 from flfast.output.report.page import report_or_warn
-from flfast.output.results.charts import DataTable
 from flfast.output.results.history import last_value
 from flfast.output.results.outcome import Outcome
 from flfast.output.results.runs import RunRecord, find_runs, read_jobs
 from flfast.output.results.settings import flat_settings
 from flfast.output.results.statistics import FEWEST_SEEDS
 from flfast.output.results.table import write_csv
-from flfast.output.watch.view import empty_table, screen
-from flfast.state.options import Formats
+from flfast.output.watch.view import on_screen, screen
+from flfast.state.options import FORMATS, Formats
 from flfast.state.real_folder import real_folder
 
 _PLAIN_WIDTH = 140
@@ -49,6 +47,11 @@ class SweepComparison(Callback):
     """
 
     def __init__(self, *, formats: Formats) -> None:
+        if not formats or {*formats} - {*FORMATS}:
+            raise ValueError(
+                f"hydra.callbacks.comparison.formats={[*formats]}; allowed: {', '.join(FORMATS)}, "
+                "or several of them"
+            )
         self._formats = formats
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -99,16 +102,17 @@ def draw_comparison(content: Content, path: Path, formats: Sequence[str] = ("png
 
 def _label(content: Content, name: str) -> str:
     setting = content.settings[content.names.index(name)]
-    columns = content.criterion.columns if content.criterion else ()
+    columns = content.criterion.columns
     return "\n".join([*setting.label.split(" · "), *[content.column(name)] * (len(columns) > 1)])
 
 
 def _print(jobs: Sequence[RunRecord], content: Content, sweep_dir: Path) -> None:
     console = screen(plain_width=_PLAIN_WIDTH)
     nums = [f"{job.num}" for job in jobs]
-    console.print(_shown(runs_table(content, "Jobs", nums, "job")))
+    lost = dict.fromkeys((*get_args(Outcome), NO_NUMBERS), "bold red")
+    console.print(on_screen(runs_table(content, "Jobs", nums, "job"), lost))
     if any(len(setting.runs) > 1 for setting in content.settings):
-        console.print(_shown(settings_table(content, "Mean ± std over seeds")))
+        console.print(on_screen(settings_table(content, "Mean ± std over seeds")))
     for job in jobs:
         if not job.counts:  # soft-wrapped, so that the message stays a line
             reason = job.error or ("" if job.history else "it wrote no numbers")
@@ -116,15 +120,6 @@ def _print(jobs: Sequence[RunRecord], content: Content, sweep_dir: Path) -> None
             console.print(Text(line, style="red"), soft_wrap=True)
     # Soft-wrapped, so that the path can be copied.
     console.print(Text(str(sweep_dir), style="bold"), soft_wrap=True)
-
-
-def _shown(table: DataTable) -> Table:
-    words, numbers = table.headings[: table.words], table.headings[table.words :]
-    shown = empty_table(words, numbers, title=table.caption)
-    lost = {*get_args(Outcome), NO_NUMBERS}
-    for row in table.rows:
-        shown.add_row(*(Text(cell, style="bold red" if cell in lost else "") for cell in row))
-    return shown
 
 
 def _write_csv(jobs: Sequence[RunRecord], content: Content, path: Path) -> None:

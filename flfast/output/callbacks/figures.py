@@ -174,8 +174,9 @@ def _scale(axes: Axes, chart: LineChart) -> None:
     if chart.x == ROUNDS.name:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if chart.log:
+        low, high = axes.dataLim.intervalx
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
     if in_percent(chart.y, chain.from_iterable(line.y for line in chart.lines)):

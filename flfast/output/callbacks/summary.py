@@ -5,10 +5,10 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
-from rich.table import Table
 from rich.text import Text
 
 from flfast.federation.loop import Federation
+from flfast.output.results.charts import DataTable
 from flfast.output.results.columns import VIEWS, is_metric
 from flfast.output.results.formats import readable, value
 from flfast.output.results.history import (
@@ -21,7 +21,7 @@ from flfast.output.results.history import (
     total,
     validation_column,
 )
-from flfast.output.watch.view import empty_table, screen
+from flfast.output.watch.view import on_screen, screen
 
 _PLAIN_WIDTH = 100
 
@@ -43,7 +43,7 @@ class FinalTable(Callback):
         rounds = _rounds(history)
         console.print(Text(federation.title, style="italic"), soft_wrap=True)
         if rounds:
-            console.print(_table(history, rounds))
+            console.print(on_screen(_table(history, rounds)))
         console.print(Text(_costs(history)), soft_wrap=True)
         folder, here = Path(federation.run_dir), Path.cwd()
         shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
@@ -61,14 +61,15 @@ def _rounds(history: list[dict[str, Any]]) -> dict[str, Row]:
     return {name: row for name, row in chosen.items() if row is not None}
 
 
-def _table(history: list[dict[str, Any]], rounds: dict[str, Row]) -> Table:
-    headings = [f"{name} (round {row['round']})" for name, row in rounds.items()]
-    table = empty_table([""], headings)
-    for metric in (f"{view}/{name}" for name in metric_names([history]) for view in VIEWS):
-        if is_measured([history], metric):
-            cells = (value(metric, number(row, metric)) for row in rounds.values())
-            table.add_row(Text(metric), *cells)
-    return table
+def _table(history: list[dict[str, Any]], rounds: dict[str, Row]) -> DataTable:
+    headings = ["", *(f"{name} (round {row['round']})" for name, row in rounds.items())]
+    metrics = [f"{view}/{name}" for name in metric_names([history]) for view in VIEWS]
+    rows = [
+        [metric, *(value(metric, number(row, metric)) for row in rounds.values())]
+        for metric in metrics
+        if is_measured([history], metric)
+    ]
+    return DataTable("", headings, rows)
 
 
 def _costs(history: list[dict[str, Any]]) -> str:

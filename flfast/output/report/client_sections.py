@@ -78,7 +78,7 @@ def clients(content: Content) -> Section | None:
 
 def _column(content: Content, *tables: Sequence[Row]) -> str | None:
     """What clients are compared by: as runs are, if that is a user's or a score."""
-    criterion = content.criterion.metric if content.criterion else "loss"
+    criterion = content.criterion.metric
     users = any(run.config.get("task") == "module" for run in content.runs)
     chosen = [criterion] * (users or criterion != "loss")
     names = (*chosen, *CLIENT_METRICS, headline(metric_names(tables)))

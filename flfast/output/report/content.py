@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from flfast.output.results.charts import Line, LineChart
-from flfast.output.results.criterion import Criterion, choose_criterion
+from flfast.output.results.criterion import choose_criterion
 from flfast.output.results.formats import in_percent
 from flfast.output.results.lines import (
     BYTES,
@@ -32,7 +32,7 @@ class Content:
         self.runs = list(runs)
         self.keys = differing_keys(runs)
         self.settings, self.left_out = group_runs(runs)
-        self.criterion: Criterion | None = choose_criterion(runs)
+        self.criterion = choose_criterion(runs)
         self.names = _names(self.settings)
 
     @property
@@ -50,27 +50,24 @@ class Content:
         """Last finite value of the criterion by seed, by name of the setting."""
         found: dict[str, dict[str, float]] = {}
         for name, setting in self.named:
-            runs = setting.finished if self.criterion else []
-            values = {run.seed: self.criterion.last(run.history) for run in runs if self.criterion}
+            values = {run.seed: self.criterion.last(run.history) for run in setting.finished}
             found[name] = {seed: v for seed, v in values.items() if math.isfinite(v)}
         return found
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
         """Mean of the criterion and its interval, by name of the setting."""
-        column = self.criterion.name if self.criterion else ""
+        column = self.criterion.name
         return {name: over_seeds(column, values.values()) for name, values in self.results.items()}
 
     @property
     def in_percent(self) -> bool:
         """Whether values of the criterion are shown in percent."""
         means = [mean for mean, *_ in self.intervals.values()]
-        return self.criterion is not None and in_percent(self.criterion.name, means)
+        return in_percent(self.criterion.name, means)
 
     def column(self, name: str) -> str:
         """Column of the criterion that a setting's finished runs have, or several of them."""
-        if self.criterion is None:
-            return ""
         runs = self.settings[self.names.index(name)].finished
         return " or ".join(dict.fromkeys(self.criterion.column(run.history) for run in runs))
 
@@ -82,7 +79,7 @@ class Content:
     @cached_property
     def ranking(self) -> list[str]:
         """Names of settings that have results, the best mean first."""
-        sign = -1 if self.criterion and self.criterion.rises else 1
+        sign = -1 if self.criterion.rises else 1
         found = [name for name, values in self.results.items() if values]
         return sorted(found, key=lambda name: sign * self.intervals[name].mean)
 
@@ -92,19 +89,19 @@ class Content:
 
         The training loss is no target: it is of each round's cohort, so its lowest value is luck.
         """
-        if self.criterion is None or self.criterion.name == "train/loss":
+        if self.criterion.name == "train/loss":
             return None
         return self.criterion.common_target(run.history for run in self.runs if run.counts)
 
     def chart(self, title: str, column: str = "", over: Over = ROUNDS) -> LineChart:
         """Mean over seeds of a column, or of the criterion, with its interval, by setting."""
         lines = [self._line(place, column, over) for place in range(len(self.settings))]
-        name = column or (self.criterion.name if self.criterion else "")
+        name = column or self.criterion.name
         return LineChart(title + over.title, lines, over.name, name, log=over.log)
 
     def _line(self, place: int, column: str, over: Over) -> Line:
-        runs, criterion = self.settings[place].finished, self.criterion
-        own = [column or (criterion.column(run.history) if criterion else "") for run in runs]
+        runs = self.settings[place].finished
+        own = [column or self.criterion.column(run.history) for run in runs]
         curves = [curve(run.history, c, over) for run, c in zip(runs, own, strict=True)]
         return mean_line(self.names[place], " or ".join(own), curves, over)
 
@@ -114,8 +111,6 @@ class Content:
 
         If runs differ in their compression, over the bytes that clients have uploaded, too.
         """
-        if self.criterion is None:
-            return []
         sends = any(key.partition(".")[0] == "compression" for key in self.keys)
         overs = [*rounds_and_time([run.history for run in self.runs]), *[BYTES] * sends]
         charts = [self.chart(self.criterion.name, over=over) for over in overs]

@@ -21,7 +21,7 @@ _PHASES = {"time/train_s": "training", "time/eval_s": "evaluation"}
 def targets(content: Content) -> Section | None:
     """Rounds, time and bytes until a score or a loss; None if nothing was evaluated."""
     criterion, common = content.criterion, content.target
-    if criterion is None or common is None:
+    if common is None:
         return None
     reaching = "all finished runs reach that improve at all"
     goal = f"until {criterion.name} reaches"

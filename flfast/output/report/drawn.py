@@ -29,8 +29,9 @@ from flfast.output.results.charts import (
     RowChart,
     Series,
 )
-from flfast.output.results.formats import count, in_percent, tick, value
+from flfast.output.results.formats import count, in_percent, interval, tick, value
 from flfast.output.results.lines import thinned
+from flfast.output.results.statistics import Interval
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 300, 62, 12, 14, 48  # of lines
 _MOST_POINTS, _FEW = 100, 40
@@ -143,11 +144,7 @@ def _line(number: int, line: Line, chart: LineChart, across: Scale, up: Scale) -
 
 
 def _cell(line: Line, place: int, column: str) -> str:
-    low, high = line.low[place], line.high[place]
-    mean = value(column, line.y[place])
-    if not math.isfinite(low) or low == high:
-        return mean
-    return f"{mean} [{value(column, low)}, {value(column, high)}]"
+    return interval(column, Interval(line.y[place], line.low[place], line.high[place], num=1))
 
 
 def _values(lines: Sequence[Line], chart: LineChart) -> DataTable:

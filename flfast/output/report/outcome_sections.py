@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 def intervals(content: Content) -> RowChart | None:
     """The criterion, best setting first; None for a single run or without results."""
-    if content.criterion is None or content.single or not content.ranking:
+    if content.single or not content.ranking:
         return None
     column, marks, cells = content.criterion.name, list[Mark](), []
     for row, name in enumerate(content.ranking):
@@ -78,7 +78,7 @@ def intervals(content: Content) -> RowChart | None:
 
 def tests(content: Content) -> Section | None:
     """Paired tests between settings."""
-    if content.criterion is None or len(content.ranking) < 2:
+    if len(content.ranking) < 2:
         return None
     column = content.criterion.name
     rows = []

@@ -69,7 +69,6 @@ def spent(runs: Sequence[RunRecord], content: Content) -> list[Spent]:
     """What runs spend until the target; empty if there is none, or no run has a clock."""
     if content.target is None or not any(clock(run.history) for run in content.runs):
         return []
-    assert content.criterion is not None
     return [spent_until(run.history, content.criterion, content.target) for run in runs]
 
 
@@ -92,7 +91,7 @@ def metric_columns(runs: Sequence[RunRecord], most: int | None = None) -> list[s
 
 def _measured_metrics(content: Content) -> list[str]:
     """Scores, what runs are compared by, and the global loss; without scores all losses."""
-    kept = content.criterion.columns if content.criterion else ()
+    kept = content.criterion.columns
     columns = dict.fromkeys((*metric_columns(content.runs, 3), *kept))
     found = [c for c in columns if is_measured((run.history for run in content.runs), c)]
     scores = [column for column in found if not column.endswith("/loss")]
@@ -115,7 +114,7 @@ def _cells(runs: Sequence[RunRecord], metrics: Sequence[str], content: Content) 
 
 
 def _target_headings(content: Content) -> list[str]:
-    if content.criterion is None or content.target is None or not spent(content.runs, content):
+    if content.target is None or not spent(content.runs, content):
         return []
     goal = value(content.criterion.name, content.target).replace(" ", "\N{NO-BREAK SPACE}")
     return [f"rounds to {goal}", f"virtual time to {goal}"]

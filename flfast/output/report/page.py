@@ -148,7 +148,7 @@ def _title(content: Content) -> str:
 def _facts(content: Content) -> dict[str, Any]:
     lost = sum(run.outcome != "finished" for run in content.runs)
     facts: dict[str, Any] = {}
-    if content.criterion:
+    if content.criterion.columns:
         facts["Criterion"] = f"last {content.criterion.name} of each run"
         if number := num_tests(content):
             facts["Test examples"] = number

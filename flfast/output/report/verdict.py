@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
 
 def verdict(content: Content) -> Verdict:
     """The verdict about any set of runs."""
-    if content.criterion is None or not content.ranking:
+    if not content.ranking:
         return Verdict(
             "No run has a result.", "No run has finished, or none has measured a metric.", ""
         )
@@ -54,7 +54,6 @@ def verdict(content: Content) -> Verdict:
 
 
 def _one_run(content: Content) -> Verdict:
-    assert content.criterion is not None
     run = content.runs[0]
     column = content.criterion.column(run.history)
     rounds, values = series(run.history, column)
@@ -70,7 +69,6 @@ def _one_run(content: Content) -> Verdict:
 
 
 def _one_setting(content: Content) -> Verdict:
-    assert content.criterion is not None
     name = content.ranking[0]
     found = content.intervals[name]
     result = f"{name}: {_result(content, name)}."
@@ -84,7 +82,6 @@ def _one_setting(content: Content) -> Verdict:
 
 
 def _several(content: Content) -> Verdict:
-    assert content.criterion is not None
     best, second = content.ranking[:2]
     comparisons = {
         c.lower if c.higher == best else c.higher: c
@@ -139,12 +136,11 @@ def _certainty(
 def _signed(comparison: Comparison, best: str, content: Content) -> Interval:
     """The difference best - other for accuracies, other - best for losses."""
     found = comparison.difference
-    ahead = (comparison.higher == best) == bool(content.criterion and content.criterion.rises)
+    ahead = (comparison.higher == best) == content.criterion.rises
     return found if ahead else -found
 
 
 def _result(content: Content, name: str) -> str:
-    assert content.criterion is not None
     found, column = content.intervals[name], content.column(name)
     seeds = f"{found.num} seed{'s' * (found.num != 1)}"
     shown = interval(column, found)
@@ -201,8 +197,6 @@ def warning(content: Content) -> str:
 
 
 def _ends(content: Content) -> tuple[int, int] | None:
-    if content.criterion is None:
-        return None
     runs = [(run, content.criterion.column(run.history)) for run in content.runs if run.counts]
     found = [n for run, column in runs if (n := num_examples(run, column))]
     return (min(found), max(found)) if found else None

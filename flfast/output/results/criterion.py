@@ -22,7 +22,8 @@ class Criterion(NamedTuple):
     """The columns that runs are compared by.
 
     Attributes:
-        columns: a run is compared by the first of them that it measured.
+        columns: a run is compared by the first of them that it measured; none if no run has
+            measured any.
         rises: whether a larger value is better.
     """
 
@@ -31,8 +32,8 @@ class Criterion(NamedTuple):
 
     @property
     def metric(self) -> str:
-        """The metric of the columns, such as `accuracy`."""
-        return self.columns[0].partition("/")[2]
+        """The metric of the columns, such as `accuracy`; without columns the loss."""
+        return self.columns[0].partition("/")[2] if self.columns else "loss"
 
     @property
     def name(self) -> str:
@@ -40,8 +41,9 @@ class Criterion(NamedTuple):
         return " or ".join(self.columns)
 
     def column(self, history: Sequence[Row]) -> str:
-        """The column of this run; the first one if it measured none."""
-        return next((c for c in self.columns if series(history, c)[0]), self.columns[0])
+        """The column of this run; the first one if it measured none, or else an empty name."""
+        measured = [c for c in self.columns if series(history, c)[0]]
+        return next(iter((*measured, *self.columns)), "")
 
     def reached(self, value: float, target: float) -> bool:
         """Whether a value is at least as good as the target."""
@@ -63,12 +65,12 @@ class Criterion(NamedTuple):
         return last_value(history, self.column(history))
 
 
-def choose_criterion(runs: Sequence[RunRecord]) -> Criterion | None:
-    """A score as in `shown_columns`, else the first loss that was measured; None without both."""
+def choose_criterion(runs: Sequence[RunRecord]) -> Criterion:
+    """A score as in `shown_columns`, else the first loss that was measured, if there is any."""
     losses = [f"{view}/loss" for view in (*VIEWS, "train")]
     measured = [c for c in losses if is_measured((run.history for run in runs), c)]
     columns = shown_columns(runs) or measured[:1]
-    return Criterion(tuple(columns), rises=not falls(columns[0])) if columns else None
+    return Criterion(tuple(columns), rises=not (columns and falls(columns[0])))
 
 
 def shown_columns(jobs: Sequence[RunRecord]) -> list[str]:

@@ -7,9 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from flfast.state.options import FORMATS
+
 
 def _pictures(*names: str) -> list[str]:
-    return [f"{name}.{form}" for name in names for form in ("png", "svg", "pdf")]
+    return [f"{name}.{form}" for name in names for form in FORMATS]
 
 
 OF_ITS_END = (

@@ -5,7 +5,8 @@ Torch-free.
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -13,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from flfast.output.results.charts import DataTable
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.formats import count, readable, value
 from flfast.output.results.history import Row, is_measured, last_value, number, score_names
@@ -32,16 +34,15 @@ def screen(*, plain_width: int) -> Console:
     return console if shows else Console(width=plain_width)
 
 
-def empty_table(
-    words: Iterable[str], numbers: Iterable[str], *, title: str | None = None
-) -> Table:
-    """A table without rows: headings of columns of text come first, then those of numbers."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in words:
-        table.add_column(Text(name))
-    for name in numbers:
-        table.add_column(Text(name), justify="right")
-    return table
+def on_screen(table: DataTable, styles: Mapping[str, str] | None = None) -> Table:
+    """A table as rich prints it; cells with the texts of `styles` have these styles."""
+    look: dict[str, Any] = {"title_justify": "left", "box": box.SIMPLE_HEAD, "pad_edge": False}
+    shown = Table(title=table.caption or None, **look)
+    for place, name in enumerate(table.headings):
+        shown.add_column(Text(name), justify="left" if place < table.words else "right")
+    for row in table.rows:
+        shown.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
+    return shown
 
 
 def view(jobs: Sequence[Progress]) -> RenderableType:
@@ -56,12 +57,14 @@ def line(job: Progress) -> str:
 
 def _run(job: Progress) -> RenderableType:
     names = score_columns(job.history)
-    table = empty_table([], ["round", *names, "seconds", "clients", "rejected"])
+    rows = []
     for row in job.history[-_ROWS:]:
         counts = (count(number(row, f"cohort/{name}")) for name in ("clients", "rejected"))
         seconds = number(row, "time/train_s")
         time = f"{seconds:.3g}" if math.isfinite(seconds) else "-"
-        table.add_row(str(row["round"]), *(value(n, number(row, n)) for n in names), time, *counts)
+        rows.append([str(row["round"]), *(value(n, number(row, n)) for n in names), time, *counts])
+    headings = ["round", *names, "seconds", "clients", "rejected"]
+    table = on_screen(DataTable("", headings, rows, words=0))
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
         Text(job.status, style=_STYLES.get(job.status, _ENDED)),
@@ -85,18 +88,20 @@ def sweep_table(jobs: Sequence[Progress]) -> Table:
     """A row for each job: the overrides that not all have, how far it is, and its last values."""
     shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     names = list(dict.fromkeys(name for job in jobs for name in score_columns(job.history)))
-    table = empty_table(["job", "settings", "status"], ["rounds", *names, "left"])
-    for job in jobs:
-        left = job.seconds_left if job.status == "running" else math.nan
-        table.add_row(
-            Text(printable(job.folder.name)),
-            Text(" ".join(word for word in job.overrides if word not in shared)),
-            Text(job.status, style=_STYLES.get(job.status, _ENDED)),
+    rows = [
+        [
+            printable(job.folder.name),
+            " ".join(word for word in job.overrides if word not in shared),
+            job.status,
             f"{max(job.last, 0)} of {job.rounds}",
             *(value(name, last_value(job.history, name)) for name in names),
-            readable(left),
-        )
-    return table
+            readable(job.seconds_left if job.status == "running" else math.nan),
+        ]
+        for job in jobs
+    ]
+    headings = ["job", "settings", "status", "rounds", *names, "left"]
+    styles = {job.status: _STYLES.get(job.status, _ENDED) for job in jobs}
+    return on_screen(DataTable("", headings, rows, words=3), styles)
 
 
 def score_columns(history: Sequence[Row]) -> list[str]:

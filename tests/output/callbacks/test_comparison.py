@@ -8,7 +8,11 @@ import yaml
 from sampling import others_slow
 
 import flfast
-from flfast.output.callbacks.comparison import draw_comparison, write_comparison
+from flfast.output.callbacks.comparison import (
+    SweepComparison,
+    draw_comparison,
+    write_comparison,
+)
 from flfast.output.report.content import Content
 from flfast.output.results.columns import COLUMNS
 from flfast.output.results.criterion import shown_columns, spent_until
@@ -225,6 +229,19 @@ def test_a_sweep_over_compressions_is_drawn_over_uploaded_bytes(tmp_path):
     write_comparison(tmp_path)
     width = int.from_bytes((tmp_path / "comparison.png").read_bytes()[16:20], "big")
     assert width == 14 * 150
+
+
+def test_the_picture_is_there_in_every_format_that_is_asked_for(timed):
+    write_comparison(timed, ("svg", "pdf"))
+    assert {path.suffix for path in timed.glob("comparison.*")} == {".csv", ".svg", ".pdf"}
+
+
+@pytest.mark.parametrize("formats", [[], ["gif"], ["png", "x"]])
+def test_another_format_is_refused_before_any_job(formats):
+    with pytest.raises(
+        ValueError, match=r"hydra\.callbacks\.comparison\.formats=.* png, svg, pdf"
+    ):
+        SweepComparison(formats=formats)
 
 
 def test_sweeps_without_a_clock_have_no_target(sweep, capsys):

@@ -1,6 +1,7 @@
 import base64
 import json
 import re
+import time
 from itertools import pairwise
 from urllib.parse import unquote
 
@@ -284,6 +285,21 @@ def test_the_training_loss_is_no_target(tmp_path):
     page = parse(render(Content(find_runs([tmp_path]))))
     found = {s.attributes["aria-labelledby"] for s in page.all("section")}
     assert "curves" in found and "costs-to-a-target" not in found
+
+
+def test_a_page_is_small_and_soon_there(swept):
+    """Of nine runs: less than 400 kB, a tenth of a second of the processor, here with leeway."""
+    content = Content(find_runs([swept]))
+    page, seconds = render(content), []
+    for _ in range(3):
+        start = time.process_time()
+        render(content)
+        seconds.append(time.process_time() - start)
+    assert len(page) < 400_000
+    charts = re.findall("<svg viewBox.*?</svg>", page, re.DOTALL)
+    marks = page.count("data-tip")
+    assert sum(map(len, charts)) < 400 * marks, "bytes for each mark and its text"
+    assert min(seconds) < 0.5
 
 
 def test_a_sweep_and_every_run_of_it_leave_a_report(swept):
