@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from flfast.federation.devices.device import DAY, Devices
 from flfast.output.callbacks.figures import draw_charts, sampled
 from flfast.output.callbacks.run_picture import RunPicture
-from flfast.output.results.charts import Line, LineChart, RowChart, Series
+from flfast.output.results.charts import Line, LineChart, Look, RowChart
 from flfast.output.results.formats import readable, tick
 from flfast.state.options import Count, Formats
 
@@ -110,7 +110,7 @@ def dropout_chart(devices: Devices, seconds: np.ndarray) -> RowChart:
     quarters = np.array_split(np.argsort(seconds, kind="stable"), 4)
     reasons = dropouts(devices, seconds)
     means = [[float(r[part].mean()) if len(part) else 0.0 for r in reasons] for part in quarters]
-    series = [Series("no longer available", "finetuned"), Series("failed", "local")]
+    series = [Look("no longer available", "finetuned"), Look("failed", "local")]
     title, form = "Dropout in this round", partial(tick, _SHARE)
     chart = RowChart(title, "clients that begin it", _QUARTERS, "", series, form).stacked(means)
     return chart._replace(ends=(0.0, max(1.1 * chart.ends[1], 0.01)))

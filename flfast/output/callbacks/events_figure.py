@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.callbacks.figures import draw_charts
 from flfast.output.callbacks.run_picture import RunPicture
-from flfast.output.results.charts import Mark, RowChart, Series
+from flfast.output.results.charts import Look, Mark, RowChart
 from flfast.output.results.formats import unit
 from flfast.output.results.history import series
 from flfast.output.results.table import iterate_rows
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_IDLE, _OPEN = Series("no upload", "idle"), Series("still at work", "open")
+_IDLE, _OPEN = Look("no upload", "idle"), Look("still at work", "open")
 _MARKS = {
-    "failure": Series("failed", "local", sign="x"),
-    "late": Series("late", "ink", sign="|"),
+    "failure": Look("failed", "local", sign="x"),
+    "late": Look("late", "ink", sign="|"),
 }
 _MAX_COLOURS = 5
 
@@ -168,14 +168,14 @@ def events_chart(bars: Sequence[Bar], steps: Sequence[float]) -> RowChart:
     )
 
 
-def _look(bar: Bar, most: int) -> tuple[int, Series]:
+def _look(bar: Bar, most: int) -> tuple[int, Look]:
     """Place and look in the legend; neighbouring values share a colour if there are many."""
     if bar.kind != "arrival":
         return (most + 2, _OPEN) if bar.end is None else (most + 1, _IDLE)
     if not most:
-        return 0, Series("at work", "global")
+        return 0, Look("at work", "global")
     width = most // _MAX_COLOURS + 1
     low = bar.staleness // width * width
     high = min(low + width - 1, most)
     values = f"{low}" if low == high else f"{low} to {high}"
-    return low, Series(f"staleness {values}", shade=low / most)
+    return low, Look(f"staleness {values}", shade=low / most)

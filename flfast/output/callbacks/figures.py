@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flfast.output.results.charts import VIEW_COLOURS, Line, LineChart, Mark, RowChart, Series
+from flfast.output.results.charts import VIEW_COLOURS, Line, LineChart, Look, Mark, RowChart
 from flfast.output.results.formats import in_percent
 from flfast.output.results.lines import ROUNDS
 from flfast.state.messages import naming, printable
@@ -220,13 +220,13 @@ def _corners(bar: Mark) -> list[tuple[float, float]]:
     return [(bar.low, low), (bar.high, low), (bar.high, high), (bar.low, high)]
 
 
-def _colour(number: int, among: Sequence[Line | Series]) -> Any:
+def _colour(number: int, among: Sequence[Line | Look]) -> Any:
     from matplotlib import colormaps
 
     series, num = among[number], len(among)
     if series.view:
         return (COLOURS | _OTHERS)[series.view]
-    if isinstance(series, Series) and series.shade is not None:
+    if isinstance(series, Look) and series.shade is not None:
         return colormaps["viridis_r"](0.1 + 0.9 * series.shade)
     if num > len(_NUMBERED):
         return colormaps["viridis"](0.95 * number / (num - 1))

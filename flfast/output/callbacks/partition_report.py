@@ -11,7 +11,7 @@ from flfast.federation.loop import Federation
 from flfast.output.callbacks.figures import sampled
 from flfast.output.callbacks.partition_figure import draw_partition, partition_size
 from flfast.output.callbacks.run_picture import RunPicture
-from flfast.output.results.charts import RowChart, Series
+from flfast.output.results.charts import Look, RowChart
 from flfast.output.results.formats import axis
 from flfast.state.messages import naming
 from flfast.state.options import Count, Formats
@@ -80,7 +80,7 @@ class PartitionReport(RunPicture):
             "examples",
             [names[k] if names else str(k) for k in shown.tolist()],
             "client",
-            [Series(name, _COLOURS[name]) for name in sizes],
+            [Look(name, _COLOURS[name]) for name in sizes],
             axis,
         ).stacked(np.stack([*sizes.values()], axis=1).tolist())
         classes = class_names(data) or [str(label) for label in range(counts.shape[1])]

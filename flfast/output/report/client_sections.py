@@ -13,8 +13,8 @@ from flfast.output.results.charts import (
     DataTable,
     Line,
     LineChart,
+    Look,
     RowChart,
-    Series,
 )
 from flfast.output.results.formats import count, value
 from flfast.output.results.history import Row, metric_names, number
@@ -184,7 +184,7 @@ def _labels(run: RunRecord, content: Mapping[str, Any], *, several: bool) -> Row
     title = "Examples of each client by label" + (f" ({_source(run)})" if several else "")
     few = len(shown) < content["num_clients"]
     note = f"{len(shown)} of {content['num_clients']:,} clients." if few else ""
-    rows = RowChart(title, "", [*bars], "client", [*map(Series, series)], "{:g}".format, note=note)
+    rows = RowChart(title, "", [*bars], "client", [*map(Look, series)], "{:g}".format, note=note)
     return rows.stacked([*bars.values()])
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from flfast.output.report.content import Content
 from flfast.output.report.section import Section
-from flfast.output.results.charts import DataTable, RowChart, Series
+from flfast.output.results.charts import DataTable, Look, RowChart
 from flfast.output.results.criterion import Criterion, spent_until
 from flfast.output.results.formats import interval, readable, tick, value
 from flfast.output.results.history import clock, series, total
@@ -82,7 +82,7 @@ def phases(content: Content) -> Section:
         "",
         [*bars],
         "setting",
-        [*map(Series, _PHASES.values())],
+        [*map(Look, _PHASES.values())],
         "{:.3g} s".format,
         above=True,
         note="Mean over seeds.",

@@ -25,9 +25,9 @@ from flfast.output.results.charts import (
     DataTable,
     Line,
     LineChart,
+    Look,
     Mark,
     RowChart,
-    Series,
 )
 from flfast.output.results.formats import count, in_percent, interval, tick, value
 from flfast.output.results.lines import thinned
@@ -91,7 +91,7 @@ def _lines(chart: LineChart) -> Drawn | None:
     return Drawn(chart.title, svg, table, chart.note, legend if len(lines) > 1 else [])
 
 
-def _look(number: int, of: Line | Series) -> str:
+def _look(number: int, of: Line | Look) -> str:
     """Classes of a series: its colour, the dashes of a line, the texture of a bar.
 
     Lines differ in more than their colour, and so do those of one view.

@@ -14,9 +14,9 @@ from flfast.output.report.section import Section
 from flfast.output.results.charts import (
     DataTable,
     LineChart,
+    Look,
     Mark,
     RowChart,
-    Series,
 )
 from flfast.output.results.columns import VIEWS
 from flfast.output.results.forecast_lines import forecast_charts
@@ -66,7 +66,7 @@ def intervals(content: Content) -> RowChart | None:
         column,
         content.ranking,
         "setting",
-        [Series("") for _ in content.names],
+        [Look("") for _ in content.names],
         partial(tick, column, values=values),
         marks,
         (min(ends) - room, max(ends) + room),

@@ -78,7 +78,7 @@ class LineChart(NamedTuple):
     points: Sequence[tuple[float, float, str]] = ()
 
 
-class Series(NamedTuple):
+class Look(NamedTuple):
     """What marks of one look are.
 
     Attributes:
@@ -137,7 +137,7 @@ class RowChart(NamedTuple):
     x: str
     names: Sequence[str]
     heading: str
-    series: Sequence[Series]
+    series: Sequence[Look]
     form: Callable[[float], str]
     marks: Sequence[Mark] = ()
     ends: tuple[float, float] = (0.0, 1.0)

@@ -6,12 +6,12 @@ from matplotlib.figure import Figure
 
 from flfast.output.callbacks.figures import COLOURS, draw_charts
 from flfast.output.report.drawn import drawn
-from flfast.output.results.charts import VIEW_COLOURS, Line, LineChart, RowChart, Series
+from flfast.output.results.charts import VIEW_COLOURS, Line, LineChart, Look, RowChart
 
 
 def rows(lengths):
     names = [f"row {n}" for n in range(len(lengths))]
-    series = [Series("train", "global"), Series("test", "local")]
+    series = [Look("train", "global"), Look("test", "local")]
     return RowChart("Sizes", "examples", names, "client", series, "{:g}".format).stacked(lengths)
 
 
