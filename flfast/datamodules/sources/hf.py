@@ -73,11 +73,7 @@ class Hf(ColumnSource):
     missing: Literal["error", "drop"]
 
     def load(self) -> Examples:
-        """All rows that are complete.
-
-        Raises:
-            ValueError: if the dataset cannot be read, or columns are missing or do not fit.
-        """
+        """All rows that are complete."""
         data, is_test = self._joined()
         columns = Columns(data.data.table, self.path)
         names = listed(self.inputs)

@@ -35,11 +35,7 @@ class Table(ColumnSource):
     standardise_targets: bool
 
     def load(self) -> Examples:
-        """All rows that are complete.
-
-        Raises:
-            ValueError: if the file cannot be read, or columns are missing or do not fit.
-        """
+        """All rows that are complete."""
         if self.standardise == "client" and self.owner is None:
             raise ValueError(
                 "data.standardise=client needs data.owner, the column that names the clients; "
