@@ -109,7 +109,7 @@ class Hf(ColumnSource):
         splits = load_splits(
             self.path,
             name=self.name,
-            names=self.names,
+            names=self.text_columns,
             download=self.download,
             cache_dir=self.cache_dir,
         )

@@ -70,7 +70,7 @@ class Table(ColumnSource):
     def _read(self) -> tuple[Columns, list[str], list[str]]:
         """All columns, and names of the numeric and of the categorical ones."""
         others = [*listed(self.owner), *listed(self.is_test)]
-        texts = [*self.names, *listed(self.is_test), *(self.categorical or [])]
+        texts = [*self.text_columns, *listed(self.is_test), *(self.categorical or [])]
         columns = Columns(read_table(self.path, names=texts), self.path)
         if not self.goals:
             raise ValueError("data.targets=[] names no column")
