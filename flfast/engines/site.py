@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flfast.algorithms.contract import Algorithm, Context, Fact, Measure
 from flfast.algorithms.contract.downloads import Download, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.world import ALONE, World
 from flfast.engines.local_training import ClientStart
@@ -140,7 +141,8 @@ class Site:
             facts_of(algorithm, self.data, client_id, plan),
         )
         optimizer_state = algorithm.optimizer(received, state) if algorithm.optimizer else {}
-        data = self.data.client(
+        data = ClientDataModule(
+            self.data,
             client_id,
             batching=plan.batching._replace(limit=self.trainers.trainer(plan).train_limit),
             round_idx=round_idx,
