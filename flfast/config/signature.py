@@ -171,13 +171,16 @@ def _class_signature(module: str, node: ast.ClassDef) -> Signature:
 
 def _fields(module: str, node: ast.ClassDef) -> dict[str, Parameter]:
     """Fields of a record, beside those that it inherits."""
-    inherited = [_signature(module, base.id) for base in node.bases if isinstance(base, ast.Name)]
-    found = {name: p for base in reversed(inherited) for name, p in base.parameters.items()}
-    for item in node.body:
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            annotation = _evaluate_annotation(module, item.annotation)
-            found[item.target.id] = Parameter(annotation, required=item.value is None)
-    return found
+    names = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    lines = {ast.unparse(item): item for item in node.body if isinstance(item, ast.AnnAssign)}
+    if len(names) < len(node.bases) or any("ClassVar" in x or "init=" in x for x in lines):
+        raise _Unreadable(node.name)
+    inherited = [_signature(module, name).parameters for name in reversed(names)]
+    fields = {name: parameter for base in inherited for name, parameter in base.items()}
+    for item in lines.values():
+        annotation = _evaluate_annotation(module, item.annotation)
+        fields[ast.unparse(item.target)] = Parameter(annotation, required=item.value is None)
+    return fields
 
 
 def _signature_of_args(module: str, args: ast.arguments, *, skip: int) -> Signature:

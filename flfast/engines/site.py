@@ -167,7 +167,8 @@ class Site:
         )
         begin = algorithm.kit.optimizer
         optimizer_state = begin(received, state) if begin else {}
-        data = self.data.client(
+        data = ClientDataModule(
+            self.data,
             client_id,
             batching=plan.batching._replace(limit=self.trainers.trainer(plan).train_limit),
             round_idx=round_idx,

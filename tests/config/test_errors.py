@@ -70,7 +70,7 @@ BEFORE_TORCH = {
     (
         "data=shakespeare",
         "~data.tokenizer",
-    ): "data.tokenizer is missing; flfast.zoo.datamodules.sources.shakespeare.shakespeare needs",
+    ): "data.tokenizer is missing; flfast.zoo.datamodules.sources.shakespeare.Shakespeare needs",
     ("loader.persistent_workers=true",): "loader.num_workers=0 with loader.persistent_workers=",
     ("batch_size=-1", "trainer.accumulate_grad_batches=2"): "micro_batch bounds memory",
     ("batch_size=all",): "batch_size=all: must be an integer or must be -1 or 'auto'",

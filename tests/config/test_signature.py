@@ -56,3 +56,38 @@ def test_what_is_not_there_is_an_error():
 
 def test_what_cannot_be_read_is_not_guessed():
     assert read_signature("math.sqrt") is None, "compiled"
+
+
+RECORDS = """
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from flfast.datamodules.sources.source import PixelSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(PixelSource):
+    root: str
+    size: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(PixelSource):
+    number: ClassVar[int] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled(PixelSource):
+    cache: list = field(init=False)
+"""
+
+
+def test_a_record_has_the_options_that_it_inherits(tmp_path, monkeypatch):
+    (tmp_path / "records_of_mine.py").write_text(RECORDS)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = read_signature("records_of_mine.Mine").parameters
+    assert [*found] == ["mean", "std", "random_crop", "random_flip", "root", "size"]
+    assert "Ge(ge=0)" in str(found["random_crop"].annotation)
+    assert [name for name in found if not found[name].required] == ["size"]
+    for other in ("Counted", "Filled"):
+        assert read_signature(f"records_of_mine.{other}") is None

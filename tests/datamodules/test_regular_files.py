@@ -11,12 +11,12 @@ import pytest
 import flfast.datamodules
 import flfast.zoo.datamodules
 from flfast.datamodules.mapped import map_array
-from flfast.datamodules.partitions.from_file import from_file
 from flfast.datamodules.sources.image_files import ImageFiles
 from flfast.datamodules.sources.mnist import read_idx
 from flfast.datamodules.sources.table_files import read_table
 from flfast.state.regular_file import require_file
 from flfast.state.weights import read_state_dict
+from flfast.zoo.datamodules.partitions.from_file import from_file
 from flfast.zoo.datamodules.sources.camelyon17 import _read_table
 from flfast.zoo.datamodules.sources.conversation_files import read_conversations
 from flfast.zoo.datamodules.sources.leaf_files import leaf_users

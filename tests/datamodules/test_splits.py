@@ -11,7 +11,6 @@ from torch.utils.data import Dataset
 from flfast.datamodules.client_indices import group_by_client
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.partitions.dirichlet import dirichlet
-from flfast.datamodules.partitions.from_file import from_file
 from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.partitions.natural import natural
 from flfast.datamodules.partitions.pathological import pathological
@@ -26,6 +25,7 @@ from flfast.datamodules.splits import (
 )
 from flfast.datamodules.transforms import BatchTransform
 from flfast.state.randomness import generator
+from flfast.zoo.datamodules.partitions.from_file import from_file
 from flfast.zoo.datamodules.partitions.inner_dirichlet import inner_dirichlet
 from flfast.zoo.datamodules.partitions.semantic import semantic
 

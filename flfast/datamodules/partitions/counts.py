@@ -88,23 +88,3 @@ def assign(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) ->
     clients = np.tile(np.arange(num_clients), num_classes)
     owner[shuffled_by_class(classes, rng)] = np.repeat(clients, counts.T.ravel())
     return owner
-
-
-def reassign(
-    owner: np.ndarray, classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """Owners with the given counts, int64 [N]: as few examples as possible change their client.
-
-    Column c of the counts, int64 [K, C], sums to the number of examples of class c.
-    """
-    num_classes = counts.shape[1]
-    order = rng.permutation(len(owner))
-    cell = owner[order] * num_classes + classes[order]
-    order = order[np.argsort(cell, kind="stable")]  # by client and class, shuffled within
-    cell = np.sort(cell)
-    place = np.arange(len(cell)) - np.searchsorted(cell, cell)
-    moving = order[place >= counts.ravel()[cell]]
-    before = np.bincount(cell, minlength=counts.size).reshape(counts.shape)
-    changed = owner.copy()
-    changed[moving] = assign(classes[moving], np.maximum(counts - before, 0), rng)
-    return changed

@@ -73,11 +73,7 @@ class Hf(ColumnSource):
     missing: Literal["error", "drop"]
 
     def load(self) -> Examples:
-        """All rows that are complete.
-
-        Raises:
-            ValueError: if the dataset cannot be read, or columns are missing or do not fit.
-        """
+        """All rows that are complete."""
         data, is_test = self._joined()
         columns = Columns(data.data.table, self.path)
         names = listed(self.inputs)
@@ -113,7 +109,7 @@ class Hf(ColumnSource):
         splits = load_splits(
             self.path,
             name=self.name,
-            names=self.names,
+            names=self.text_columns,
             download=self.download,
             cache_dir=self.cache_dir,
         )

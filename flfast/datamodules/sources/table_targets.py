@@ -84,16 +84,13 @@ class ColumnSource(DataSource):
         return listed(self.targets)
 
     @property
-    def names(self) -> list[str]:
+    def text_columns(self) -> list[str]:
         """Columns that are read as text: names of clients, and of classes if there may be any."""
         classes = self.goals if self.task in {None, "classification"} else []
         return [*listed(self.owner), *classes]
 
     def complete(
-        self,
-        columns: Columns,
-        lacking: dict[str, np.ndarray],
-        is_test: np.ndarray | None,
+        self, columns: Columns, lacking: dict[str, np.ndarray], is_test: np.ndarray | None
     ) -> np.ndarray:
         """The complete rows, bool [N]; incomplete ones are refused or left out.
 

@@ -35,11 +35,7 @@ class Table(ColumnSource):
     standardise_targets: bool
 
     def load(self) -> Examples:
-        """All rows that are complete.
-
-        Raises:
-            ValueError: if the file cannot be read, or columns are missing or do not fit.
-        """
+        """All rows that are complete."""
         if self.standardise == "client" and self.owner is None:
             raise ValueError(
                 "data.standardise=client needs data.owner, the column that names the clients; "
@@ -74,7 +70,7 @@ class Table(ColumnSource):
     def _read(self) -> tuple[Columns, list[str], list[str]]:
         """All columns, and names of the numeric and of the categorical ones."""
         others = [*listed(self.owner), *listed(self.is_test)]
-        texts = [*self.names, *listed(self.is_test), *(self.categorical or [])]
+        texts = [*self.text_columns, *listed(self.is_test), *(self.categorical or [])]
         columns = Columns(read_table(self.path, names=texts), self.path)
         if not self.goals:
             raise ValueError("data.targets=[] names no column")

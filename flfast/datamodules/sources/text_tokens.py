@@ -140,18 +140,6 @@ def next_token_windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.
     return inputs.reshape(-1, length), targets.reshape(-1, length)
 
 
-def split_by_time(tokens: np.ndarray, test_share: float) -> tuple[np.ndarray, np.ndarray]:
-    """The first part of a text [L] for training and its last part for testing.
-
-    A part without a next token to predict is left out: a text whose last part would have fewer
-    than 2 tokens is for training only, and a first part has at least 2 tokens.
-    """
-    cut = max(round(len(tokens) * (1 - test_share)), 2)
-    if len(tokens) - cut < 2:
-        cut = len(tokens)
-    return tokens[:cut], tokens[cut:]
-
-
 def language_examples(
     texts: Sequence[Text], *, length: int, vocabulary: tuple[str, ...], owned: bool = True
 ) -> Examples:

@@ -7,7 +7,6 @@ from flfast.datamodules.sources.text_tokens import (
     Text,
     language_examples,
     next_token_windows,
-    split_by_time,
 )
 from flfast.tasks.task_type import IGNORED
 
@@ -29,18 +28,6 @@ def test_a_text_without_a_next_token_has_no_windows():
     for tokens in ([], [3]):
         inputs, targets = next_token_windows(np.array(tokens, dtype=np.int64), 4)
         assert inputs.shape == targets.shape == (0, 4)
-
-
-@given(TOKENS, st.floats(0, 0.99))
-def test_texts_are_split_in_order_into_parts_that_have_something_to_predict(tokens, share):
-    train, test = split_by_time(tokens, share)
-    assert [*train, *test] == tokens.tolist()
-    assert len(train) >= 2
-    assert len(test) != 1
-    if share * len(tokens) >= 3 and len(tokens) - share * len(tokens) >= 3:
-        assert abs(len(test) - share * len(tokens)) <= 0.5 + 1e-9
-    if not share:
-        assert not len(test)
 
 
 def test_examples_know_their_client_and_part():

@@ -16,10 +16,10 @@ from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from flfast.datamodules.partitions.counts import (
+    assign,
     check_enough,
     class_ids,
     raise_to_minimum,
-    reassign,
 )
 from flfast.state.options import Count
 
@@ -61,6 +61,26 @@ def semantic(
     counts = np.zeros((num_clients, num_classes), dtype=np.int64)
     np.add.at(counts, (owner, classes), 1)
     return reassign(owner, classes, raise_to_minimum(counts, min_samples), rng)
+
+
+def reassign(
+    owner: np.ndarray, classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Owners with the given counts, int64 [N]: as few examples as possible change their client.
+
+    Column c of the counts, int64 [K, C], sums to the number of examples of class c.
+    """
+    num_classes = counts.shape[1]
+    order = rng.permutation(len(owner))
+    cell = owner[order] * num_classes + classes[order]
+    order = order[np.argsort(cell, kind="stable")]  # by client and class, shuffled within
+    cell = np.sort(cell)
+    place = np.arange(len(cell)) - np.searchsorted(cell, cell)
+    moving = order[place >= counts.ravel()[cell]]
+    before = np.bincount(cell, minlength=counts.size).reshape(counts.shape)
+    changed = owner.copy()
+    changed[moving] = assign(classes[moving], np.maximum(counts - before, 0), rng)
+    return changed
 
 
 def _principal(inputs: np.ndarray, components: int, rng: np.random.Generator) -> np.ndarray:

@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from flfast.datamodules.shifts.applying import each_value
-from flfast.datamodules.shifts.client_draws import Levels, strengths
 from flfast.datamodules.shifts.demands import need_images
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
 from flfast.state.options import NonNegative
+from flfast.zoo.datamodules.shifts.strengths import Levels, strengths
 
 _LEAST = 0.01
 """Smallest standard deviation that changes an image, pixels."""

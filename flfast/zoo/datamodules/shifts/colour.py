@@ -14,10 +14,10 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.applying import each_value
 from flfast.datamodules.shifts.client_draws import around
-from flfast.datamodules.shifts.demands import need_bytes, need_colours
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
 from flfast.state.options import UpToHalf, UpToOne
 from flfast.state.randomness import uniforms
+from flfast.zoo.datamodules.shifts.strengths import need_bytes, need_colours
 
 _ORDERS = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]])
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.shifts.demands import need_numbers
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
 from flfast.state.options import NonNegativeInt, UpToOne
 from flfast.state.randomness import uniforms
+from flfast.zoo.datamodules.shifts.strengths import need_numbers
 
 _Modalities = list[list[NonNegativeInt]]
 

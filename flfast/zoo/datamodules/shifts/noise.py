@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.datamodules.shifts.client_draws import Levels, strengths
-from flfast.datamodules.shifts.demands import need_numbers
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
 from flfast.state.options import NonNegative
 from flfast.state.randomness import generator
+from flfast.zoo.datamodules.shifts.strengths import Levels, need_numbers, strengths
 
 
 def noise(*, sigma: NonNegative, levels: Levels, at: When) -> Shift:

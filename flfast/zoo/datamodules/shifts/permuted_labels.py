@@ -13,10 +13,10 @@ from torch import Tensor
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.shifts.client_draws import Assignment, clusters
-from flfast.datamodules.shifts.demands import need_classes
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift, When
 from flfast.state.options import Count, Several
 from flfast.state.randomness import generator
+from flfast.zoo.datamodules.shifts.strengths import need_classes
 
 
 def permuted_labels(

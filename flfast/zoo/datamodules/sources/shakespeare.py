@@ -14,7 +14,7 @@ import numpy as np
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.source import DataSource
-from flfast.datamodules.sources.text_tokens import Text, language_examples, split_by_time
+from flfast.datamodules.sources.text_tokens import Text, language_examples
 from flfast.state.options import BelowOne, Count, VocabularySize
 from flfast.state.regular_file import read_text, reading
 from flfast.zoo.datamodules.sources.word_vocabulary import make_vocabulary, words_of
@@ -46,11 +46,7 @@ class Shakespeare(DataSource):
     speakers: Literal["all", "even", "odd"]
 
     def load(self) -> Examples:
-        """The texts of all chosen speakers.
-
-        Raises:
-            ValueError: if the file is missing or is not such a text, or no speaker is left.
-        """
+        """The texts of all chosen speakers."""
         path = _find(Path(self.root).expanduser())
         with reading(f"data.root={path} is not a readable UTF-8 text"):
             content = read_text(path)
@@ -94,6 +90,18 @@ class Shakespeare(DataSource):
         training = (word for part in parts for word in part)
         vocabulary = make_vocabulary(None, words=training, size=self.vocabulary_size)
         return vocabulary.encode, vocabulary.texts()
+
+
+def split_by_time(tokens: np.ndarray, test_share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The first part of a text [L] for training and its last part for testing.
+
+    A part without a next token to predict is left out: a text whose last part would have fewer
+    than 2 tokens is for training only, and a first part has at least 2 tokens.
+    """
+    cut = max(round(len(tokens) * (1 - test_share)), 2)
+    if len(tokens) - cut < 2:
+        cut = len(tokens)
+    return tokens[:cut], tokens[cut:]
 
 
 def _find(root: Path) -> Path:

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from flfast.zoo.datamodules.partitions.semantic import semantic
+from flfast.zoo.datamodules.partitions.semantic import reassign, semantic
+
+COUNTS = hnp.arrays(
+    np.int64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=12), elements=st.integers(0, 50)
+)
 
 
 def split(inputs, labels, *, num_clients=4, components=8, min_samples=1, seed=0):
@@ -52,3 +59,17 @@ def test_a_class_with_fewer_examples_than_clients_is_kept():
     owner = split(rng.standard_normal((100, 3)), labels, num_clients=7, min_samples=10)
     assert len(set(owner[98:])) == 2
     assert np.bincount(owner).min() >= 10
+
+
+@given(before=COUNTS, seed=st.integers(0, 99))
+def test_reassigning_reaches_the_counts_with_as_few_changes_as_possible(before, seed):
+    rng = np.random.default_rng(seed)
+    after = np.stack([rng.permutation(column) for column in before.T], axis=1)
+    clients, classes = np.indices(before.shape)
+    order = rng.permutation(before.sum())
+    owner, labels = (np.repeat(of.ravel(), before.ravel())[order] for of in (clients, classes))
+    changed = reassign(owner, labels, after, rng)
+    found = np.zeros_like(after)
+    np.add.at(found, (changed, labels), 1)
+    np.testing.assert_array_equal(found, after)
+    assert (changed != owner).sum() == np.maximum(before - after, 0).sum()

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flfast.tasks.task_type import IGNORED
-from flfast.zoo.datamodules.sources.shakespeare import Shakespeare
+from flfast.zoo.datamodules.sources.shakespeare import Shakespeare, split_by_time
 
 REAL = Path(__file__).parents[5] / "shared" / "data"
 PLAY = """ROMEO:
@@ -155,3 +157,15 @@ def test_the_real_file_loads_whole():
     assert len(np.unique(examples.owner)) == 232
     share = (examples.targets != IGNORED).sum(1).numpy() @ examples.is_test
     assert share / (examples.targets != IGNORED).sum() == pytest.approx(0.2, abs=0.002)
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=60).map(np.array), st.floats(0, 0.99))
+def test_texts_are_split_in_order_into_parts_that_have_something_to_predict(tokens, share):
+    train, test = split_by_time(tokens, share)
+    assert [*train, *test] == tokens.tolist()
+    assert len(train) >= 2
+    assert len(test) != 1
+    if share * len(tokens) >= 3 and len(tokens) - share * len(tokens) >= 3:
+        assert abs(len(test) - share * len(tokens)) <= 0.5 + 1e-9
+    if not share:
+        assert not len(test)

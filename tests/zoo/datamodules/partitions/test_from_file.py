@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flfast.datamodules.partitions.from_file import from_file
+from flfast.zoo.datamodules.partitions.from_file import from_file
 
 OWNER = np.array([1, 0, 2, 2], dtype=np.uint8)
 

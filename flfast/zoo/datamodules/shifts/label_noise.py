@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.datamodules.shifts.client_draws import Levels, strengths
-from flfast.datamodules.shifts.demands import need_classes
 from flfast.datamodules.shifts.shift import Affected, Shift
 from flfast.state.options import UpToOne
 from flfast.state.randomness import uniforms
+from flfast.zoo.datamodules.shifts.strengths import Levels, need_classes, strengths
 
 
 def label_noise(*, rate: UpToOne, kind: Literal["symmetric", "pair"], levels: Levels) -> Shift:
