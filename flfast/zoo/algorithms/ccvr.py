@@ -25,6 +25,7 @@ from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.precision import widened
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, add, merge, tree_map
+from flfast.zoo.algorithms.kit.descent import batches, descended
 
 RULES = {"counts": Part("sum", learned=False), "sums": Part("sum"), "products": Part("sum")}
 RANK = 1e-6
@@ -122,7 +123,6 @@ class Calibration(NamedTuple):
     lr: float
 
 
-@torch.enable_grad()
 def calibrated(
     head: LinearHead, params: Tree, moments: Tree, options: Calibration, rng: torch.Generator
 ) -> Tree:
@@ -131,11 +131,11 @@ def calibrated(
     It starts from `params`, with `class_moments` of all examples. `rng` is on the CPU.
     """
     features, labels = gaussian_features(moments, options.num_per_class, rng)
-    own = {n: params[n].to(features.dtype, copy=True).requires_grad_() for n in head.names}
-    optimizer = torch.optim.SGD(own.values(), lr=options.lr)
-    for _ in range(options.epochs):
-        for at in torch.randperm(len(labels), generator=rng).split(options.batch_size):
-            optimizer.zero_grad()
-            F.cross_entropy(head.logits(own, features[at]), labels[at]).backward()
-            optimizer.step()
-    return {n: p.detach().to(params[n].dtype) for n, p in own.items()}
+
+    def loss(weights: Tree, at: Tensor) -> Tensor:
+        return F.cross_entropy(head.logits(weights, features[at]), labels[at])
+
+    start = {name: params[name].to(features.dtype) for name in head.names}
+    steps = batches(len(labels), options.batch_size, options.epochs, rng)
+    trained = descended(start, loss, steps, lr=options.lr)
+    return {name: p.to(params[name].dtype) for name, p in trained.items()}
