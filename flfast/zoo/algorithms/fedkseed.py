@@ -145,11 +145,10 @@ class Directions(NamedTuple):
 
     def at(self, place: Tensor, like: Tree) -> Tree:
         """z_j by name for the place j, in the data types of `like`."""
-        where = {"dtype": torch.float32, "device": place.device}
-        names = [name for name in self.initial if name not in self.frozen]
-        shapes = {name: torch.empty(like[name].shape, **where) for name in names}
-        z = traced_normal(self.key.to(place.device), place, shapes)
-        return {name: leaf.to(like[name].dtype) for name, leaf in z.items()}
+        names, device = [n for n in self.initial if n not in self.frozen], place.device
+        shapes = {n: torch.empty(like[n].shape, dtype=torch.float32, device=device) for n in names}
+        z = traced_normal(self.key.to(device), place, shapes)
+        return {n: leaf.to(like[n].dtype) for n, leaf in z.items()}
 
     def added(self, sums: Tensor) -> Tree:
         """w[0] + sum_j a_j z_j, for sums a [K]."""
