@@ -68,10 +68,8 @@ def fedem(*, num_components: Count, spread: UpToOne, weighting: Weighting, seed:
 
 def responsibilities(task: Task, batch: Batch, ctx: Context) -> Tensor:
     """q_k(m | x, y) of the examples of a batch, [M, B], by the models that the client received."""
-    logits = [
-        task.fixed_logits(model, batch) for model in _models(by_name(ctx.start), ctx.client["pi"])
-    ]
-    losses = _losses(logits, batch)
+    models = _models(by_name(ctx.start), ctx.client["pi"])
+    losses = _losses([task.fixed_logits(model, batch) for model in models], batch)
     return (ctx.client["pi"].to(losses).log()[:, None] - losses).softmax(0)
 
 
@@ -81,9 +79,8 @@ def _summed_responsibilities(task: Task, weights: Tree, batch: Batch, ctx: Conte
 
 def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
     """Mean over examples of sum_m q_k(m | x, y) * loss of w_m."""
-    losses = _losses(
-        [task.logits(model, batch) for model in _models(params, ctx.client["pi"])], batch
-    )
+    models = _models(params, ctx.client["pi"])
+    losses = _losses([task.logits(model, batch) for model in models], batch)
     return task.mean((responsibilities(task, batch, ctx).to(losses) * losses).sum(0))
 
 
