@@ -40,7 +40,7 @@ EAGER = {
 """Why a model trains eagerly; all others train fused."""
 REFUSED = {
     **dict.fromkeys(("GradientHook", "AccumulateHook"), "has a gradient hook, which copies"),
-    **dict.fromkeys(("Complex", "ComplexConstant"), "is complex; allowed: real parameters"),
+    **dict.fromkeys(("Complex", "ComplexConstant"), "is complex"),
 }
 FAST = ("CallCounter",)
 

@@ -156,7 +156,7 @@ BEFORE_TORCH = {
         "mode=local_only",
     ): "mode=local_only with selection=oort: nothing is sent, but selection needs",
     ("sampler.dropout=1.0",): "sampler.dropout=1.0: must be less than 1",
-    ("sampler.count=3", "sampler.fraction=0.5"): "both set the size of cohorts; allowed: one",
+    ("sampler.count=3", "sampler.fraction=0.5"): "both set the size of cohorts",
     (
         "schedule.phases=[{from: 0, overrides: []}]",
     ): "schedule.phases[0].from=0: rounds begin at 1; allowed: another round, or -1",

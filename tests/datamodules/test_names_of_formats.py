@@ -233,7 +233,7 @@ def test_a_float_that_may_be_several_integers_is_no_name(tmp_path, kind):
 def test_numbers_and_texts_in_one_column_are_refused():
     for clients in ([1, "1"] * 4, (True, "True") * 4):
         data = (torch.zeros(8, 1), torch.arange(8) % 2, clients)
-        with pytest.raises(ValueError, match=r"clients: values of the types .*allowed: of one"):
+        with pytest.raises(ValueError, match=r"clients: values of the types"):
             read_data(data, None, target=None, client=None)
 
 

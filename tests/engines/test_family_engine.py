@@ -178,7 +178,7 @@ def test_feddf_is_that_of_the_model_if_no_client_has_another(tmp_path):
         ),
         (
             ("algorithm=local", "model.assign=by_device"),
-            "model.assign=by_device devices=ideal: all devices are equally fast; allowed:",
+            "model.assign=by_device devices=ideal: all devices are equally fast",
         ),
         (("mode=centralized",), "mode=centralized: trains one model"),
         (("algorithm=local", "model.assign=no.txt"), "model.assign=no.txt: is no file; allowed"),

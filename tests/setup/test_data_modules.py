@@ -133,7 +133,7 @@ def test_of_several_loaders_for_tests_the_first_is_used_and_the_others_are_named
         (DataLoader(DATA, sampler=range(3)), "draws by range"),
         (DataLoader(DATA, batch_sampler=[[0, 1], [2]]), "draws by list"),
         (DataLoader(DATA, batch_size=None), "draws by NoneType"),
-        (DataLoader(Stream()), "Stream is an IterableDataset; allowed: one with a length"),
+        (DataLoader(Stream()), "Stream is an IterableDataset"),
         (Own(DATA), "gives a Own; allowed: torch's DataLoader"),
         ([1, 2], "gives 2 loaders; allowed: one DataLoader"),
         ({"a": DataLoader(DATA)}, "gives 1 loaders; allowed: one DataLoader"),
@@ -146,7 +146,7 @@ def test_loaders_that_clients_cannot_have_are_refused(train, said):
 
 
 def test_a_module_without_a_training_loader_is_refused():
-    with pytest.raises(ValueError, match="data=: gives no train_dataloader; allowed: one"):
+    with pytest.raises(ValueError, match="data=: gives no train_dataloader"):
         load("data=", L.LightningDataModule())
 
 
@@ -210,7 +210,7 @@ class Bare:
 def test_datasets_of_any_class_are_those_of_clients():
     found = read({"b": Bare(), "a": Bare()}, None, None, None)
     assert found.client_names == ("a", "b")
-    with pytest.raises(ValueError, match="data=: train and test are no clients; allowed: test_d"):
+    with pytest.raises(ValueError, match="data=: train and test are no clients"):
         read({"train": Bare(), "test": Bare()}, None, None, None)
 
 
@@ -243,7 +243,7 @@ class Broken(Dataset):
             {"a": DATA, "b": Subset(DATA, [])},
             "data=: client b has no sample; allowed: one or more",
         ),
-        (Subset(DATA, []), "a Dataset has no sample; allowed: one or more"),
+        (Subset(DATA, []), "a Dataset has no sample"),
         (
             Stream(),
             "data= is a Stream; allowed: a LightningDataModule, a DataLoader, a map-style Dataset",

@@ -12,19 +12,18 @@ measures z of the new model. The calibrated head is evaluated and saved, but nev
 bn=local nobody uses it. The paper calibrates once, with all clients: set first_round to `rounds`.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from flfast.algorithms.contract import Algorithm, Context, Finished, Measure, Part, Round, Task
-from flfast.algorithms.kit.last_layer import LinearHead, linear_head
+from flfast.algorithms.kit.last_layer import linear_head
 from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.precision import widened
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree, add, merge, tree_map
+from flfast.zoo.algorithms.kit.descent import batches, descended
 
 RULES = {"counts": Part("sum", learned=False), "sums": Part("sum"), "products": Part("sum")}
 RANK = 1e-6
@@ -45,7 +44,6 @@ def ccvr(  # noqa: PLR0913 - one parameter an option
     """FedAvg whose head is calibrated for evaluation; see the YAML for the options."""
     top = linear_head(initial, head)
     like = top.initial["params"][top.names[0]]
-    options = Calibration(num_virtual, epochs, batch_size, head_lr)
 
     def moments(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
         z = task.fixed_features(weights, batch, layer=top.layer)
@@ -64,8 +62,15 @@ def ccvr(  # noqa: PLR0913 - one parameter an option
         if epochs == 0 or rnd.number < first_round:
             return stepped
         rng = torch_generator(seed, "virtual features", rnd.number)
-        found = rnd.call(trained, measuring).mean
-        return merge(stepped, {"params": calibrated(top, trained["params"], found, options, rng)})
+        features, labels = gaussian_features(rnd.call(trained, measuring).mean, num_virtual, rng)
+
+        def loss(weights: Tree, at: Tensor) -> Tensor:
+            return F.cross_entropy(top.logits(weights, features[at]), labels[at])
+
+        old = {name: trained["params"][name] for name in top.names}
+        start = {name: p.to(features.dtype) for name, p in old.items()}
+        new = descended(start, loss, batches(len(labels), batch_size, epochs, rng), lr=head_lr)
+        return merge(stepped, {"params": {name: new[name].to(p.dtype) for name, p in old.items()}})
 
     return Algorithm(
         name="ccvr",
@@ -111,31 +116,3 @@ def gaussian_features(
     present = counts > 0
     features = (means.unsqueeze(1) + noise @ roots)[present].flatten(0, 1)
     return features, torch.arange(len(means))[present].repeat_interleave(num_per_class)
-
-
-class Calibration(NamedTuple):
-    """How the server trains a head: SGD on draws of each class."""
-
-    num_per_class: int
-    epochs: int
-    batch_size: int
-    lr: float
-
-
-@torch.enable_grad()
-def calibrated(
-    head: LinearHead, params: Tree, moments: Tree, options: Calibration, rng: torch.Generator
-) -> Tree:
-    """The parameters of a head after SGD on cross-entropy of `gaussian_features`, by name.
-
-    It starts from `params`, with `class_moments` of all examples. `rng` is on the CPU.
-    """
-    features, labels = gaussian_features(moments, options.num_per_class, rng)
-    own = {n: params[n].to(features.dtype, copy=True).requires_grad_() for n in head.names}
-    optimizer = torch.optim.SGD(own.values(), lr=options.lr)
-    for _ in range(options.epochs):
-        for at in torch.randperm(len(labels), generator=rng).split(options.batch_size):
-            optimizer.zero_grad()
-            F.cross_entropy(head.logits(own, features[at]), labels[at]).backward()
-            optimizer.step()
-    return {n: p.detach().to(params[n].dtype) for n, p in own.items()}

@@ -14,6 +14,8 @@ never train, too. It draws the initial models independently; `several` derives t
 averages over all clients, of which those outside the cohort have w_m[t].
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,37 +41,14 @@ PI = "fedem/pi"
 
 def fedem(*, num_components: Count, spread: UpToOne, weighting: Weighting, seed: int) -> Algorithm:
     """FedAvg of several models, which clients mix in proportions of their own."""
-    places = range(num_components)
 
     def server_state(weights: Tree) -> Tree:
         models = several(weights, num_components, spread=spread, seed=seed)
-        return {**weights, **_side_by_side([one_of(models, m) for m in places])}
+        return {**weights, **_side_by_side([one_of(models, m) for m in range(num_components)])}
 
     def client_state(broadcast: Tree) -> Tree:
         dtype = float_type(broadcast["params"])
         return {"pi": torch.full((num_components,), 1 / num_components, dtype=dtype)}
-
-    def responsibilities(task: Task, batch: Batch, ctx: Context) -> Tensor:
-        received = by_name(ctx.start)
-        logits = [task.fixed_logits(_model(received, m), batch) for m in places]
-        found = _losses(logits, batch)
-        return (ctx.client["pi"].to(found).log()[:, None] - found).softmax(0)
-
-    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        found = _losses([task.logits(_model(params, m), batch) for m in places], batch)
-        return task.mean((responsibilities(task, batch, ctx).to(found) * found).sum(0))
-
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        pi = ctx.measured["pi"]["sums"] / ctx.facts["examples"]
-        return ctx.change(done.weights), {"pi": pi.to(ctx.client["pi"].dtype)}
-
-    def personal(broadcast: Tree, client: Tree) -> Tree:
-        return merge(model_weights(broadcast), {"params": {PI: client["pi"]}})
-
-    def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
-        logs = [task.logits(_model(weights, m), batch).log_softmax(1) for m in places]
-        pi = weights[PI].to(logs[0]).log()
-        return torch.stack([pi[m] + log for m, log in enumerate(logs)]).logsumexp(0)
 
     return Algorithm(
         name="fedem",
@@ -79,15 +58,48 @@ def fedem(*, num_components: Count, spread: UpToOne, weighting: Weighting, seed:
         server_state=server_state,
         client_state=client_state,
         facts=("examples",),
-        stages=(
-            Measure("pi", lambda task, _, *given: {"sums": responsibilities(task, *given).sum(1)}),
-            LocalStage(),
-        ),
+        stages=(Measure("pi", _summed_responsibilities), LocalStage()),
         loss=loss,
         finish=finish,
         personal=personal,
         predict=predict,
     )
+
+
+def responsibilities(task: Task, batch: Batch, ctx: Context) -> Tensor:
+    """q_k(m | x, y) of the examples of a batch, [M, B], by the models that the client received."""
+    models = _models(by_name(ctx.start), ctx.client["pi"])
+    losses = _losses([task.fixed_logits(model, batch) for model in models], batch)
+    return (ctx.client["pi"].to(losses).log()[:, None] - losses).softmax(0)
+
+
+def _summed_responsibilities(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tree:
+    return {"sums": responsibilities(task, batch, ctx).sum(1)}
+
+
+def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+    """Mean over examples of sum_m q_k(m | x, y) * loss of w_m."""
+    models = _models(params, ctx.client["pi"])
+    losses = _losses([task.logits(model, batch) for model in models], batch)
+    return task.mean((responsibilities(task, batch, ctx).to(losses) * losses).sum(0))
+
+
+def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+    """Changes of all models, and pi_k."""
+    pi = ctx.measured["pi"]["sums"] / ctx.facts["examples"]
+    return ctx.change(done.weights), {"pi": pi.to(ctx.client["pi"].dtype)}
+
+
+def personal(broadcast: Tree, client: Tree) -> Tree:
+    """All models, with the client's pi_k for `predict`."""
+    return merge(model_weights(broadcast), {"params": {PI: client["pi"]}})
+
+
+def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
+    """The logarithm of sum_m pi_k[m] * softmax(f_m(x)) [B, C]."""
+    logs = [task.logits(model, batch).log_softmax(1) for model in _models(weights, weights[PI])]
+    pi = weights[PI].to(logs[0]).log()
+    return torch.stack([pi[m] + log for m, log in enumerate(logs)]).logsumexp(0)
 
 
 def _side_by_side(models: list[Tree]) -> Tree:
@@ -102,14 +114,15 @@ def _side_by_side(models: list[Tree]) -> Tree:
     return joint
 
 
-def _model(weights: Tree, place: int) -> Tree:
-    """Model `place` by the names of the run's model.
+def _models(weights: Tree, pi: Tensor) -> Iterator[Tree]:
+    """Every model by the names of the run's model, as many as `pi` has shares.
 
     Leaves that a wrapper keeps on the client are in the first model only; all models share them.
     """
-    prefix = f"{place}/"
-    own = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
-    return {**weights, **own} if place else weights
+    yield weights
+    for prefix in (f"{place}/" for place in range(1, len(pi))):
+        own = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+        yield {**weights, **own}
 
 
 def _losses(logits: list[Tensor], batch: Batch) -> Tensor:

@@ -29,7 +29,7 @@ from flfast.algorithms.contract import (
     Task,
     Weighting,
 )
-from flfast.algorithms.kit.last_layer import linear_head
+from flfast.algorithms.kit.last_layer import LinearHead, linear_head
 from flfast.algorithms.kit.second_model import personal_part, prefixed, shared_part
 from flfast.state.options import Count, NonNegativeInt, Positive
 from flfast.state.tree import Tree, merge
@@ -56,25 +56,6 @@ def fedetf(  # noqa: PLR0913 - one parameter an option
     like = initial["params"][top.names[0]]
     scale, etf = torch.full_like(like[0, 0], beta), simplex(len(like), like)
 
-    def logits(weights: Tree, outputs: Tensor, vectors: Tensor) -> Tensor:
-        return weights[SCALE].to(outputs.dtype) * projections(outputs, vectors)
-
-    def balanced(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        found = logits(params, task.logits(params, batch), ctx.start["params"][VECTORS])
-        counts = ctx.facts["labels"]
-        priors = torch.where(counts > 0, counts.clamp(min=1).log(), EXCLUDED).to(found.dtype)
-        return task.mean(F.cross_entropy(found + priors, batch.targets, reduction="none"))
-
-    def plain(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        z = top.fixed_features(task, params, batch)
-        found = logits(params, top.logits(personal_part(params), z), params[VECTORS])
-        return task.mean(F.cross_entropy(found, batch.targets, reduction="none"))
-
-    def with_head(weights: Tree, ctx: Context | None = None) -> Tree:
-        """Personal last layers start at the shared one."""
-        trained = {name: weights["params"][name] for name in top.names}
-        return merge(weights, {"params": prefixed(trained)})
-
     def alone(broadcast: Tree) -> Tree:
         own = {SCALE: broadcast["scale"], VECTORS: etf}
         return merge(model_weights(broadcast), {"params": own})
@@ -86,15 +67,6 @@ def fedetf(  # noqa: PLR0913 - one parameter an option
         upload = {**change, "params": model, "scale": change["params"][SCALE]}
         return upload, {**done.weights, "params": {**w, **personal}}
 
-    def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
-        return logits(weights, task.fixed_logits(weights, batch), weights[VECTORS])
-
-    by_vectors = LocalStage([VECTORS], cycle_epochs, loss=plain, lr=vectors_lr)
-    by_projection = LocalStage(
-        [*prefixed(dict.fromkeys(top.names))], cycle_epochs, loss=plain, lr=projection_lr
-    )
-    personal = [by_vectors._replace(begin=with_head), by_projection]
-    personal += [by_vectors, by_projection] * (cycles - 1)
     return Algorithm(
         name="fedetf",
         tasks=("classification",),
@@ -102,13 +74,55 @@ def fedetf(  # noqa: PLR0913 - one parameter an option
         server_state=lambda weights: {**weights, "scale": scale},
         client_state=alone,
         broadcast=lambda server: server,
-        start=lambda broadcast, client: with_head(alone(broadcast)),
+        start=lambda broadcast, client: with_head(top, alone(broadcast)),
         facts=("labels",),
         stages=(
             LocalStage([*initial["params"], SCALE], loss=balanced),
-            *(personal if cycles else []),
+            *personalisation(top, cycles, cycle_epochs, vectors_lr, projection_lr),
         ),
         finish=finish,
         personal=lambda broadcast, client: client,
         predict=predict,
     )
+
+
+def personalisation(
+    top: LinearHead, cycles: int, epochs: int, vectors_lr: float, projection_lr: float
+) -> list[LocalStage]:
+    """Stages that train V_k, then P_k, `cycles` times; P_k starts at the shared P."""
+
+    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+        z = top.fixed_features(task, params, batch)
+        logits = scaled(params, top.logits(personal_part(params), z), params[VECTORS])
+        return task.mean(F.cross_entropy(logits, batch.targets, reduction="none"))
+
+    by_vectors = LocalStage([VECTORS], epochs, loss=loss, lr=vectors_lr)
+    by_projection = LocalStage(
+        [*prefixed(dict.fromkeys(top.names))], epochs, loss=loss, lr=projection_lr
+    )
+    first = by_vectors._replace(begin=lambda weights, ctx: with_head(top, weights))
+    return [first, by_projection, *[by_vectors, by_projection] * (cycles - 1)][: 2 * cycles]
+
+
+def with_head(top: LinearHead, weights: Tree) -> Tree:
+    """The weights, and a personal last layer that is the shared one."""
+    head = {name: weights["params"][name] for name in top.names}
+    return merge(weights, {"params": prefixed(head)})
+
+
+def scaled(weights: Tree, outputs: Tensor, vectors: Tensor) -> Tensor:
+    """Logits beta * V' f [B, C] of projections P(z) [B, C] with class vectors V [C, C]."""
+    return weights[SCALE].to(outputs.dtype) * projections(outputs, vectors)
+
+
+def balanced(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+    """h_k: cross-entropy with the client's class counts as priors."""
+    logits = scaled(params, task.logits(params, batch), ctx.start["params"][VECTORS])
+    counts = ctx.facts["labels"]
+    priors = torch.where(counts > 0, counts.clamp(min=1).log(), EXCLUDED).to(logits.dtype)
+    return task.mean(F.cross_entropy(logits + priors, batch.targets, reduction="none"))
+
+
+def predict(task: Task, weights: Tree, batch: Batch) -> Tensor:
+    """Logits beta * V_k' f [B, C] of a personal model."""
+    return scaled(weights, task.fixed_logits(weights, batch), weights[VECTORS])

@@ -60,10 +60,6 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         errors = class_errors(top.logits(params, params[BANK]))
         return task(params, batch) + (ctx.server["strengths"].to(errors) * errors).sum()
 
-    def begin(weights: Tree, ctx: Context) -> Tree:
-        z, _ = generator.draw(ctx.server["generator"], ctx.generator("features"))
-        return merge(weights, {"buffers": {BANK: z}})
-
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         change = ctx.change(done.weights)
         heads = {name: change["params"][name] for name in top.names}
@@ -86,7 +82,7 @@ def fedgen(  # noqa: PLR0913 - one parameter an option
         server_state=lambda weights: {**weights, **start, "adam": {}},
         broadcast=lambda server: {**model_weights(server), **{n: server[n] for n in start}},
         start=lambda broadcast, client: merge(model_weights(broadcast), bank),
-        stages=(LocalStage(loss=loss, begin=begin),),
+        stages=(LocalStage(loss=loss, begin=generator.begin),),
         finish=finish,
         parts={"heads": Part("rows"), "labels": Part("rows", learned=False)},
         server_step=server_step,
@@ -132,6 +128,11 @@ class FeatureGenerator(NamedTuple):
         noise = torch.randn(shape, generator=rng, dtype=torch.float32).to(weights["U"])
         hidden = (F.linear(noise, weights["U"]) + weights["u"].unsqueeze(1)).relu()
         return F.linear(hidden, weights["V"], weights["v"]), noise
+
+    def begin(self, weights: Tree, ctx: Context) -> Tree:
+        """The weights of local training with features that it draws once."""
+        z, _ = self.draw(ctx.server["generator"], ctx.generator("features"))
+        return merge(weights, {"buffers": {BANK: z}})
 
     @torch.enable_grad()
     def trained(

@@ -11,23 +11,19 @@ order of the cohort, PFLlib on shuffled batches. The authors' code never changes
 evaluates clients with the heads that they have trained.
 """
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, LocalStage, Part, Uploads
+from flfast.algorithms.contract import Algorithm, LocalStage, Uploads
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.split import split
 from flfast.state.options import NonNegative
 from flfast.state.tree import Tree
-from flfast.zoo.algorithms.kit.class_means import class_means, class_sums
+from flfast.zoo.algorithms.kit.class_means import MEANS, class_sums, means_alone
 
 
 def fedgh(*, server_lr: NonNegative, head: list[str] | None, initial: Tree) -> Algorithm:
     """Local training from a shared head that the server trains on class means."""
     top, body = linear_head(initial, head), split(initial, head)[1]
     like = initial["params"][top.names[0]]
-
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        means, present = class_means(ctx, like.dtype)
-        return {"params": {}, "buffers": {}, "means": means, "classes": present}, ctx.client
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         params, means = dict(server["params"]), uploads.rows["means"]
@@ -43,8 +39,8 @@ def fedgh(*, server_lr: NonNegative, head: list[str] | None, initial: Tree) -> A
         name="fedgh",
         tasks=("classification",),
         stages=(LocalStage(), class_sums(len(like), top.fixed_features)),
-        finish=finish,
-        parts={"means": Part("rows", stale="refuse"), "classes": Part("rows", learned=False)},
+        finish=means_alone(like.dtype),
+        parts=MEANS,
         server_step=server_step,
     )
     return keep_local(federated, body)

@@ -18,8 +18,7 @@ a. Here a holds lr, so lr may change. The reported loss is the mean of both valu
 """
 
 from collections.abc import Collection
-from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,49 +64,29 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
         ValueError: if local steps are not those of plain SGD, or clients keep parameters.
     """
     _check_steps(momentum, weight_decay, gradient_clip_val, bn)
-    known = torch.randint(2**62, (), generator=torch_generator(seed, "fedkseed directions"))
+    key = torch.randint(2**62, (), generator=torch_generator(seed, "fedkseed directions"))
+    z = Directions(key, initial["params"], frozen)
     zeros = torch.zeros(num_seeds, dtype=float_type(initial["params"]))
     zero = torch.zeros((), dtype=torch.int64)
-    trained = [name for name in initial["params"] if name not in frozen]
-    directions = partial(_direction, known, names=trained)
-
-    def rebuilt(sums: Tensor) -> Tree:
-        params = dict(initial["params"])
-        for place in sums.nonzero().flatten().tolist():
-            z = directions(zero + place, params)
-            params |= {n: torch.add(params[n], z[n], alpha=float(sums[place])) for n in trained}
-        return params
 
     def start(broadcast: Tree, client: Tree) -> Tree:
-        own = {SUMS: broadcast["sums"], KEY: zero, STEP: zero}
-        return {
-            "params": rebuilt(broadcast["sums"]),
-            "buffers": {**broadcast["buffers"], **own},
-        }
-
-    def begin(weights: Tree, ctx: Context) -> Tree:
-        key = torch.randint(2**62, (), generator=ctx.generator("fedkseed"))
-        return merge(weights, {"buffers": {KEY: key}})
+        buffers = {**broadcast["buffers"], SUMS: broadcast["sums"], KEY: zero, STEP: zero}
+        return {"params": z.added(broadcast["sums"]), "buffers": buffers}
 
     @torch.no_grad()
     def gradient(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
         place = traced_index(params[KEY], params[STEP], num_seeds)
-        z = directions(place, params)
-        up, down = (task(shifted(params, z, s * distance), batch) for s in (1, -1))
+        z_j = z.at(place, params)
+        up, down = (task(shifted(params, z_j, s * distance), batch) for s in (1, -1))
         slope = (up - down) / (2 * distance)
         here = torch.arange(num_seeds, device=place.device) == place
         params[SUMS].sub_(here * (ctx.lr * slope).to(params[SUMS].dtype))
         params[STEP].add_(1)
-        return (up + down) / 2, {n: slope.to(leaf.dtype) * leaf for n, leaf in z.items()}
-
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        change = ctx.change({"buffers": done.weights["buffers"]})["buffers"]
-        buffers = {n: leaf for n, leaf in change.items() if n not in {SUMS, KEY, STEP}}
-        return {"params": {}, "buffers": buffers, "sums": change[SUMS]}, ctx.client
+        return (up + down) / 2, {n: slope.to(leaf.dtype) * leaf for n, leaf in z_j.items()}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         kept = add({**server, "params": {}}, uploads.mean)
-        return {**kept, "params": rebuilt(kept["sums"])}
+        return {**kept, "params": z.added(kept["sums"])}
 
     return Algorithm(
         name="fedkseed",
@@ -122,6 +101,19 @@ def fedkseed(  # noqa: PLR0913 - one parameter an option
         parts={"sums": Part(stale="refuse")},
         server_step=server_step,
     )
+
+
+def begin(weights: Tree, ctx: Context) -> Tree:
+    """The weights with the key of the draws of j in this client's round."""
+    key = torch.randint(2**62, (), generator=ctx.generator("fedkseed"))
+    return merge(weights, {"buffers": {KEY: key}})
+
+
+def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+    """Changes of a and of the model's buffers."""
+    change = ctx.change({"buffers": done.weights["buffers"]})["buffers"]
+    buffers = {n: leaf for n, leaf in change.items() if n not in {SUMS, KEY, STEP}}
+    return {"params": {}, "buffers": buffers, "sums": change[SUMS]}, ctx.client
 
 
 def _check_steps(
@@ -140,9 +132,27 @@ def _check_steps(
         )
 
 
-def _direction(known: Tensor, place: Tensor, like: Tree, *, names: list[str]) -> Tree:
-    """z_j of the parameters, drawn in float32, so that it is the same in every precision."""
-    device = place.device
-    shapes = {n: torch.empty(like[n].shape, dtype=torch.float32, device=device) for n in names}
-    z = traced_normal(known.to(device), place, shapes)
-    return {n: leaf.to(like[n].dtype) for n, leaf in z.items()}
+class Directions(NamedTuple):
+    """z_1 ... z_K of the parameters that are not frozen, and w[0], all parameters by name.
+
+    They are drawn in float32, so that they are the same in every precision.
+    """
+
+    key: Tensor
+    initial: Tree
+    frozen: Collection[str]
+
+    def at(self, place: Tensor, like: Tree) -> Tree:
+        """z_j by name for the place j, in the data types of `like`."""
+        names, device = [n for n in self.initial if n not in self.frozen], place.device
+        shapes = {n: torch.empty(like[n].shape, dtype=torch.float32, device=device) for n in names}
+        z = traced_normal(self.key.to(device), place, shapes)
+        return {n: leaf.to(like[n].dtype) for n, leaf in z.items()}
+
+    def added(self, sums: Tensor) -> Tree:
+        """w[0] + sum_j a_j z_j, for sums a [K]."""
+        w = dict(self.initial)
+        for place in sums.nonzero().flatten().cpu():
+            a_j, z_j = float(sums[place]), self.at(place, w)
+            w |= {name: torch.add(w[name], z, alpha=a_j) for name, z in z_j.items()}
+        return w

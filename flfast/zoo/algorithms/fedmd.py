@@ -58,47 +58,27 @@ def fedmd(
         rng = torch_generator(seed, "fedmd", round_idx)
         return torch.randperm(num_public, generator=rng)[:num]
 
-    def digest(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        server, places = ctx.server, next_places(params, batch, num)
-        public = public_batch(ctx, server["rows"][places])
-        logits = task.logits(params, public)
-        distances = (logits - server["consensus"][places]).abs().mean(1)
-        errors = F.cross_entropy(logits, public.targets, reduction="none")
-        return task.mean(torch.where(server["agreed"] > 0, distances, errors))
-
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        return {"params": {}, "buffers": {}, "logits": measured_logits(ctx)}, ctx.client
-
-    def logits(task: Task, weights: Tree, batch: Batch, ctx: Context) -> Tensor:
-        return task.logits(weights, batch)
+    def server_state(weights: Tree) -> Tree:
+        unknown = torch.zeros(num, num_classes, dtype=dtype)
+        agreed = {"consensus": unknown, "agreed": torch.zeros(1, dtype=dtype)}
+        return {**weights, **agreed, "rows": drawn(0), "next": drawn(1)}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
-        return {
-            **server,
-            "consensus": uploads.mean["logits"],
-            "agreed": torch.ones_like(server["agreed"]),
-            "rows": server["next"],
-            "next": drawn(uploads.round + 1),
-        }
+        agreed = {"consensus": uploads.mean["logits"], "agreed": torch.ones_like(server["agreed"])}
+        return {**server, **agreed, "rows": server["next"], "next": drawn(uploads.round + 1)}
 
     federated = Algorithm(
         name="fedmd",
         tasks=("classification",),
         weighting="uniform",
-        server_state=lambda weights: {
-            **weights,
-            "consensus": torch.zeros(num, num_classes, dtype=dtype),
-            "agreed": torch.zeros(1, dtype=dtype),
-            "rows": drawn(0),
-            "next": drawn(1),
-        },
+        server_state=server_state,
         broadcast=lambda server: server,
         start=lambda broadcast, client: with_place(model_weights(broadcast)),
         facts=("public",),
         stages=(
             *([LocalStage(epochs=digest_epochs, loss=digest)] if digest_epochs else []),
             LocalStage(),
-            public_logits(logits, "next"),
+            public_logits(lambda task, weights, batch, _: task.logits(weights, batch), "next"),
         ),
         separable=False,
         finish=finish,
@@ -106,3 +86,18 @@ def fedmd(
         server_step=server_step,
     )
     return keep_local(federated, initial)
+
+
+def digest(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+    """Mean |f_k(x_i) - c_i| of the next public examples; their cross-entropy before c."""
+    server, places = ctx.server, next_places(params, batch, len(ctx.server["rows"]))
+    public = public_batch(ctx, server["rows"][places])
+    logits = task.logits(params, public)
+    distances = (logits - server["consensus"][places]).abs().mean(1)
+    errors = F.cross_entropy(logits, public.targets, reduction="none")
+    return task.mean(torch.where(server["agreed"] > 0, distances, errors))
+
+
+def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+    """The logits of the next round's public examples, after training."""
+    return {"params": {}, "buffers": {}, "logits": measured_logits(ctx)}, ctx.client

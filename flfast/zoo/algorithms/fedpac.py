@@ -56,11 +56,6 @@ def fedpac(
         own = uploads.rows["own"]
         return combined(**{**own, "head": add(uploads.sent, own["head"])})
 
-    def server_step(server: Tree, up: Uploads) -> Tree:
-        n = up.mean["counts"]
-        c = up.mean["sums"].where(n.unsqueeze(1) > 0, server["c"])
-        return {**add(server, {**model_weights(up.mean), "counts": n}), "c": c}
-
     fit = LocalStage(kept["params"].keys(), epochs=1, lr=head_lr)
     align = LocalStage(body["params"].keys(), loss=aligned)
     counts = Part("sum", learned=False)
@@ -78,6 +73,13 @@ def fedpac(
         server_step=server_step,
         personal=lambda download, client: model_weights(download),
     )
+
+
+def server_step(server: Tree, up: Uploads) -> Tree:
+    """Add the mean change to w, and replace c of the classes that the cohort has."""
+    n = up.mean["counts"]
+    c = up.mean["sums"].where(n.unsqueeze(1) > 0, server["c"])
+    return {**add(server, {**model_weights(up.mean), "counts": n}), "c": c}
 
 
 def statistics_sums(head: LinearHead) -> Measure:

@@ -21,7 +21,7 @@ from torch import Tensor
 from flfast.algorithms.contract import Algorithm, Batch, Context, Finished, Part, Task, Uploads
 from flfast.algorithms.kit.gradient import gradient
 from flfast.state.options import NonNegative, Positive
-from flfast.state.tree import Tree, sub, zeros
+from flfast.state.tree import Tree, merge, sub, zeros
 from flfast.state.weights import model_weights
 from flfast.zoo.algorithms.kit.dynamic_regulariser import dynamic_regulariser
 from flfast.zoo.algorithms.kit.sharpness_aware import ascent, moved
@@ -36,12 +36,6 @@ def fedsmoo(*, alpha: Positive, rho: NonNegative) -> Algorithm:
     Without an ascent, rho = 0, it is FedDyn. All clients weigh the same, as in the paper.
     """
     regularised = dynamic_regulariser("fedsmoo", alpha=alpha)
-
-    def start(broadcast: Tree, client: Tree) -> Tree:
-        own = {DUAL: client["dual"], LAST: zeros(client["dual"])}
-        joint = {prefix + n: leaf for prefix, tree in own.items() for n, leaf in tree.items()}
-        weights = model_weights(broadcast)
-        return {**weights, "buffers": {**weights["buffers"], **joint}}
 
     def uphill(task: Task, params: Tree, batch: Batch, ctx: Context) -> tuple[Tensor, Tree]:
         value, here = gradient(task, params, batch, trained=params)
@@ -79,6 +73,13 @@ def fedsmoo(*, alpha: Positive, rho: NonNegative) -> Algorithm:
         parts={**regularised.parts, "ascent": Part(stale="keep")},
         server_step=server_step,
     )
+
+
+def start(broadcast: Tree, client: Tree) -> Tree:
+    """The downloaded model, with mu_k and s_k = 0 among its buffers."""
+    own = {DUAL: client["dual"], LAST: zeros(client["dual"])}
+    joint = {prefix + n: leaf for prefix, tree in own.items() for n, leaf in tree.items()}
+    return merge(model_weights(broadcast), {"buffers": joint})
 
 
 def _part(leaves: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -14,21 +14,21 @@ the class of the nearest P[j], and with its head before there are any. All but t
 the authors' code. The gradient of a distance is 0 where it is 0; the code's may be NaN there.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import Algorithm, Context, Finished, Part, Uploads
+from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.kit.keep_local import keep_local
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.own_module import OwnModule
 from flfast.state.options import Count, NonNegative, Positive
 from flfast.state.randomness import torch_generator
 from flfast.state.tree import Tree
-from flfast.zoo.algorithms.kit.class_means import class_means
+from flfast.zoo.algorithms.kit.class_means import MEANS, means_alone
+from flfast.zoo.algorithms.kit.descent import batches, descended
 from flfast.zoo.algorithms.kit.prototypes import pulled_to_prototypes
 
 
@@ -60,23 +60,18 @@ def fedtgp(  # noqa: PLR0913 - one parameter an option
 
     trained = {"embedding": embedding, **network.initial["params"]}
 
-    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
-        means, present = class_means(ctx, like.dtype)
-        return {"params": {}, "buffers": {}, "means": means, "classes": present}, ctx.client
-
     def server_step(server: Tree, uploads: Uploads) -> Tree:
         means, present = uploads.rows["means"], uploads.rows["classes"] > 0
         points, labels, by = means[present], present.nonzero()[:, 1], margin(means, present, tau)
-        own = {name: nn.Parameter(leaf.clone()) for name, leaf in server["trained"].items()}
-        optimizer = torch.optim.SGD(own.values(), lr=server_lr)
-        rng = torch_generator(seed, "prototypes", uploads.round)
-        for at in batches(len(labels), server_batch_size, server_epochs, rng):
-            optimizer.zero_grad()
-            far = distances(points[at], network(own, own["embedding"]))
+
+        def loss(params: Tree, at: Tensor) -> Tensor:
+            far = distances(points[at], network(params, params["embedding"]))
             classes = F.one_hot(labels[at], far.shape[1])
-            F.cross_entropy(-far - by * classes, labels[at]).backward()
-            optimizer.step()
-        trained = {name: p.detach() for name, p in own.items()}
+            return F.cross_entropy(-far - by * classes, labels[at])
+
+        rng = torch_generator(seed, "prototypes", uploads.round)
+        steps = batches(len(labels), server_batch_size, server_epochs, rng)
+        trained = descended(server["trained"], loss, steps, lr=server_lr)
         found = network(trained, trained["embedding"])
         return {**server, "trained": trained, "prototypes": found, "known": like.new_ones(())}
 
@@ -84,17 +79,11 @@ def fedtgp(  # noqa: PLR0913 - one parameter an option
     federated = replace(
         pulled,
         server_state=lambda weights: {**pulled.server_state(weights), "trained": trained},
-        finish=finish,
-        parts={"means": Part("rows", stale="refuse"), "classes": Part("rows", learned=False)},
+        finish=means_alone(like.dtype),
+        parts=MEANS,
         server_step=server_step,
     )
     return keep_local(federated, initial)
-
-
-def batches(num: int, size: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Places of the examples of each step, int64 [at most size], in a new order in each epoch."""
-    for _ in range(epochs):
-        yield from torch.randperm(num, generator=rng).split(size)
 
 
 def margin(means: Tensor, present: Tensor, tau: float) -> Tensor:

@@ -49,14 +49,11 @@ def pfedhn(  # noqa: PLR0913 - one parameter an option
     """Personal models of a hypernetwork, which the server trains; see the YAML for the options."""
     dim = embedding_dim or 1 + num_clients // 4
     trained = {name: leaf for name, leaf in initial["params"].items() if name not in frozen}
-    h = OwnModule(
-        "hypernetwork",
-        lambda: Hypernetwork(dim, hidden_dim, num_hidden, trained),
-        initial,
-        seed=seed,
-    )
+    make = partial(Hypernetwork, dim, hidden_dim, num_hidden, trained)
+    h = OwnModule("hypernetwork", make, initial, seed=seed)
     rng, dtype = torch_generator(seed, "embeddings"), float_type(initial["params"])
     v = torch.randn(num_clients, dim, generator=rng).to(dtype)
+    first = {"phi": {EMBEDDINGS: v, **h.initial["params"]}, "server_optimizer": {}}
     sgd = partial(
         torch.optim.SGD, lr=server_lr, momentum=server_momentum, weight_decay=weight_decay
     )
@@ -83,11 +80,7 @@ def pfedhn(  # noqa: PLR0913 - one parameter an option
         name="pfedhn",
         weighting="uniform",
         evaluate_server=False,
-        server_state=lambda weights: {
-            **weights,
-            "phi": {EMBEDDINGS: v, **h.initial["params"]},
-            "server_optimizer": {},
-        },
+        server_state=lambda weights: {**weights, **first},
         broadcast=lambda server: without(model_weights(server), {"params": trained}),
         send=send,
         parts={"params": Part("rows")},

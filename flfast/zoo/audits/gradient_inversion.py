@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,8 +28,8 @@ from flfast.lit.batchnorm import batchnorm_layers
 from flfast.state.options import Count, NonNegative, NonNegativeInt
 from flfast.state.randomness import generator, torch_generator
 from flfast.zoo.audits.gradient_matching import match_gradient, surrogate_gradient
-from flfast.zoo.audits.image_pairs import draw_pairs, paired, pixel_bounds
-from flfast.zoo.audits.interception import intercept
+from flfast.zoo.audits.image_pairs import Pairs, draw_pairs, paired, pixel_bounds
+from flfast.zoo.audits.interception import Intercepted, intercept
 
 Labels = Literal["recovered", "known"]
 
@@ -98,9 +99,8 @@ class _Inversion(NamedTuple):
 
     def measure(self, federation: Federation) -> Leak | None:
         """See `Audit`."""
-        data = federation.data
         rng = generator(federation.seed, "gradient inversion", self.client)
-        own = data.train_clients.indices_of(self.client)
+        own = federation.data.train_clients.indices_of(self.client)
         chosen = rng.choice(own, self.num_images, replace=False)
         received = intercept(federation, self.client, chosen)
         if received is None:
@@ -108,6 +108,14 @@ class _Inversion(NamedTuple):
         if isinstance(received, str):
             log.warning("audit=gradient_inversion: the upload did not arrive: %s", received)
             return None
+        pairs, distance = self._attacked(federation, received, chosen)
+        return self._leak(federation, chosen, pairs, distance)
+
+    def _attacked(
+        self, federation: Federation, received: Intercepted, chosen: np.ndarray
+    ) -> tuple[Pairs, float]:
+        """Reconstructions of the chosen examples from their upload, and their cosine distance."""
+        data = federation.data
         raw, truth = next(iter(data.fetch([chosen])))
         originals = data.examples.transform(raw, dtype=torch.float32)
         gradient = {name: -leaf.float() for name, leaf in received.change.items()}
@@ -125,7 +133,11 @@ class _Inversion(NamedTuple):
             total_variation=self.total_variation,
             iterations=self.iterations,
         )
-        pairs = paired(originals, found, truth, guessed, bounds)
+        return paired(originals, found, truth, guessed, bounds), distance
+
+    def _leak(
+        self, federation: Federation, chosen: np.ndarray, pairs: Pairs, distance: float
+    ) -> Leak:
         sees = _sees(federation.engine.channel)
         about = f"client {self.client}, {self.num_images} examples in one step"
         title = f"Gradient inversion · {federation.title}\n{about}; the server sees {sees}"
@@ -143,7 +155,7 @@ class _Inversion(NamedTuple):
                     "cosine_distance": distance,
                     "server_sees": sees,
                 }
-                for place in range(len(truth))
+                for place in range(len(chosen))
             ],
             sentence=(
                 f"{about}: PSNR {float(pairs.psnr.mean()):.1f} dB, {pairs.num_right} of "

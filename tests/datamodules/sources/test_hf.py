@@ -194,7 +194,7 @@ def test_a_test_set_is_drawn_from_every_client(load):
         ("one", {"targets": None, "inputs": "image"}, "data.targets=null .* holds an image"),
         ("one", {"targets": "tokens"}, "allowed for lists: task=regression, or multilabel"),
         ("saved", {"train_split": "all"}, "data.train_split=all: .* has the splits train, test"),
-        ("nothing", {}, "is no file and no folder; allowed: a file .*data.download=true"),
+        ("nothing", {}, "is no file and no folder"),
         ("rows.*", {}, r"files end in \.csv, \.jsonl, \.parquet; allowed: one of"),
     ],
 )

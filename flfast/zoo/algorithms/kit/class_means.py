@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import Batch, Context, Measure, Task
+from flfast.algorithms.contract import Batch, Context, Finished, Measure, Part, Task
 from flfast.state.tree import Tree
 
 Outputs = Callable[[Task, Tree, Batch], Tensor]
+Finish = Callable[[Finished, Context], tuple[Tree, Tree]]
 NAME = "classes"
+MEANS = {"means": Part("rows", stale="refuse"), "classes": Part("rows", learned=False)}
+"""Parts of an upload of class means [K, C, D], and whether a client has the class [K, C]."""
 
 
 def class_sums(num_classes: int, outputs: Outputs) -> Measure:
@@ -32,6 +35,16 @@ def class_sums(num_classes: int, outputs: Outputs) -> Measure:
 def summed(ctx: Context) -> tuple[Tensor, Tensor]:
     """Sums [C, D] and numbers of examples [C], as `class_sums` found them, float64."""
     return ctx.measured[NAME]["sums"], ctx.measured[NAME]["counts"]
+
+
+def means_alone(dtype: torch.dtype) -> Finish:
+    """An algorithm's `finish` that uploads `class_means`, by `MEANS`, and keeps the model."""
+
+    def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
+        means, present = class_means(ctx, dtype)
+        return {"params": {}, "buffers": {}, "means": means, "classes": present}, ctx.client
+
+    return finish
 
 
 def class_means(ctx: Context, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

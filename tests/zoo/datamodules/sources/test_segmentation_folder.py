@@ -184,7 +184,7 @@ def of_floats(tmp_path):
         (in_colour, {}, r"masks/b\.png: its pixels are of Pillow's mode RGB; allowed for masks"),
         (broken, {}, r"masks/b\.png is not a readable image"),
         (twice, {}, r"b\.jpg and .*b\.png have one name"),
-        (mixed, {}, r"images/ has files and folders of clients; allowed: one of them"),
+        (mixed, {}, r"images/ has files and folders of clients"),
         (flat_array, {}, r"b\.npy is float64 \[4, 2\]; allowed: numbers \[slices, H, W\]"),
         (not_finite, {}, r"b\.npy has NaN or infinity"),
         (of_floats, {}, r"masks/b\.npy is float64; allowed: integers"),
