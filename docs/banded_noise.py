@@ -10,7 +10,7 @@ import torch
 from flfast.channel.privacy.participation import Participation
 from flfast.channel.privacy.privacy import Privacy
 from flfast.state.tree import Tree
-from flfast.zoo.channel.privacy.dp_ftrl import dp_ftrl
+from flfast.zoo.channel.privacy.dp_ftrl import DpFtrl
 
 CASES = ((30, 10), (100, 10), (100, 50), (100, 100), (500, 50), (500, 500), (2000, 200))
 """Rounds, rounds of a pass over the clients."""
@@ -46,7 +46,7 @@ def noise_of_sums(privacy: Privacy, rounds: int) -> float:
 
 def privacy_of(rounds: int, per_pass: int, bands: int | None) -> Privacy:
     """What `privacy=dp_ftrl` makes for epsilon 8; without bands, the tree."""
-    return dp_ftrl(
+    make = DpFtrl(
         mechanism="tree" if bands is None else "banded",
         bands=bands,
         clip_norm=1.0,
@@ -55,9 +55,8 @@ def privacy_of(rounds: int, per_pass: int, bands: int | None) -> Privacy:
         delta=1e-5,
         max_epsilon=None,
         secure=False,
-        participation=Participation("cyclic", per_pass, 1, 1),
-        rounds=rounds,
     )
+    return make(participation=Participation("cyclic", per_pass, 1, 1), rounds=rounds)
 
 
 def line(rounds: int, per_pass: int) -> str:

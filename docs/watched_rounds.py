@@ -3,7 +3,7 @@
 `docs/what_leaves.py` makes tables of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,14 +119,15 @@ class _Watching(EagerTraining):
         """See `LocalTraining`."""
         assert isinstance(download, Downloads)
 
-        def watched(result: LocalResult) -> None:
-            client_id, round_idx = result.client_id, plan.round_idx
-            answer = self._client(result, Sender(client_id, round_idx), {})
-            own = frozenset(download.sent_to(torch.tensor([client_id])))
-            labels = _labels(self._data, client_id)
-            algorithm = self._client.algorithm
-            self._tell(Seen(algorithm, round_idx, result, answer.sent, own, labels))
-            deliver(result)
+        def watched(results: Iterable[LocalResult]) -> None:
+            for result in results:
+                client_id, round_idx = result.client_id, plan.round_idx
+                answer = self._client(result, Sender(client_id, round_idx), {})
+                own = frozenset(download.sent_to(torch.tensor([client_id])))
+                labels = _labels(self._data, client_id)
+                algorithm = self._client.algorithm
+                self._tell(Seen(algorithm, round_idx, result, answer.sent, own, labels))
+                deliver([result])
 
         super().train(clients, download, plan, watched)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from flfast.algorithms.contract import Algorithm
 from flfast.channel.server_side import DIVERGED
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.distributed.client_state_placement import owner
+from flfast.distributed.assignment import owner
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm

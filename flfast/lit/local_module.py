@@ -22,12 +22,18 @@ from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.predictions import PredictionStore
 from flfast.lit.task import LocalTask, ShardedTask, surrogate
 from flfast.models.adapters.frozen_base import copy_to_shard
-from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.injection import asks_for
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
-from flfast.state.weights import buffers, read_buffers, select_weights, write_weights
+from flfast.state.weights import (
+    buffers,
+    full_copy,
+    place_tree,
+    read_buffers,
+    select_weights,
+    write_weights,
+)
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.factored_logits import large_factored
 from flfast.tasks.task_type import TaskType

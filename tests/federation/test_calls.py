@@ -1,6 +1,7 @@
 """What rounds do on the server's own examples, and what nobody sees of it."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from flfast.federation.loop import DivergedError
 from flfast.federation.selections.power_of_choice import power_of_choice
 from flfast.state.plan import Batching
 from flfast.state.tree import add
-from flfast.zoo.federation.selections.oort import oort
+from flfast.zoo.federation.selections.oort import Oort
 
 SIZES, NUM_SERVER = (7, 3, 5), 9
 PLAIN = Algorithm(name="training on the server")
@@ -156,20 +157,16 @@ def test_nothing_happens_to_its_upload(make):
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("select", [power_of_choice, oort])
-def test_a_selection_hands_it_on(make, select):
-    options = {"count": 2}
-    if select is oort:
-        options |= {
-            "exploration": 0.5,
-            "decay": 1.0,
-            "min_exploration": 0.5,
-            "cutoff": 0.9,
-            "clip": 0.9,
-            "num_clients": 3,
-            "seed": 0,
-        }
-    federation = ran(make(select(first_the_clients(**OWN), **options)), EagerTraining)
+OORT = Oort(count=2, exploration=0.5, decay=1.0, min_exploration=0.5, cutoff=0.9, clip=0.9)
+SELECTIONS = {
+    "power_of_choice": partial(power_of_choice, count=2),
+    "oort": partial(OORT, num_clients=3, seed=0),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_selection_hands_it_on(make, name):
+    federation = ran(make(SELECTIONS[name](first_the_clients(**OWN))), EagerTraining)
     assert federation.history[-1]["cohort/clients"] == 2
     assert federation.algorithm.server_calls == (PLAIN,)
 

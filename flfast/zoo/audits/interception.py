@@ -19,7 +19,7 @@ from flfast.channel.sent import LocalResult, Sender
 from flfast.channel.server_side import ServerSide
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.splits import ClientIndices
-from flfast.distributed.client_state_placement import fetch_states, owner
+from flfast.distributed.assignment import fetch_states, owner
 from flfast.distributed.world import ALONE
 from flfast.engines.eager import EagerTraining
 from flfast.engines.site import Site

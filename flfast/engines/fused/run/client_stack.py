@@ -29,7 +29,7 @@ from flfast.engines.fused.run.stack_width import auto_width
 from flfast.engines.fused.run.training_state import TrainingState, bare_result, with_losses
 from flfast.engines.local_training import ClientStart, TrainedStack
 from flfast.state.plan import RoundPlan
-from flfast.state.transfer import to_device
+from flfast.state.precision import to_device
 from flfast.state.tree import Tree, joined, tree_map
 from flfast.state.weights import model_weights
 
