@@ -19,8 +19,8 @@ from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.algorithm_capabilities import capabilities_of
 from flfast.algorithms.contract.downloads import Download, Downloads
 from flfast.channel.channel import DIRECT
-from flfast.channel.client_side import ClientSide
 from flfast.channel.sent import LocalResult, Sender, Sent
+from flfast.channel.sides import ClientSide
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading

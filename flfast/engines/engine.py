@@ -20,7 +20,7 @@ from flfast.channel.release import Aggregated, released, with_next_norm
 from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
 from flfast.channel.sent import ClientReport
-from flfast.channel.server_side import CLIPPED
+from flfast.channel.sides import CLIPPED
 from flfast.distributed.assignment import (
     Assignment,
     assign_cohort,

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm
-from flfast.channel.server_side import DIVERGED
+from flfast.channel.sides import DIVERGED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.assignment import owner
 from flfast.engines.engine import Engine
