@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from sampling import ZOO, others_slow
 from torch import nn
 
-from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.aggregations.krum import multi_krum
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
 from flfast.channel.sides import ServerSide

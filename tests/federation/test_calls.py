@@ -13,7 +13,7 @@ from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
-from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.aggregations.krum import multi_krum
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
 from flfast.channel.faults.simulated import simulated

@@ -14,8 +14,8 @@ from sampling import others_slow, rotating
 from tables import rows, timeless
 
 from flfast.channel.aggregations.aggregation import MEAN
+from flfast.channel.aggregations.krum import multi_krum
 from flfast.channel.aggregations.median import median
-from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.channel.channel import Channel
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
