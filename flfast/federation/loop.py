@@ -28,11 +28,11 @@ from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
 from flfast.federation.selections import reported_utility
-from flfast.federation.stops.stop import Stop, never
+from flfast.federation.stops import Stop, never
 from flfast.federation.table_rows import Columns
 from flfast.federation.timing import Timing
 from flfast.federation.topologies.topology import Topology
-from flfast.federation.works.work import Work, full
+from flfast.federation.works import Work, full
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import WEIGHTS, flatten, model_weights
