@@ -151,7 +151,7 @@ def run(make: Callable[[nn.Module], Algorithm]) -> Rounds:
     server, cohort = algorithm.server_state(initial), Cohort(np.arange(COHORT), NOBODY)
     for round_idx in (1, 2):
         plan = _PLAN._replace(round_idx=round_idx)
-        rnd = Calls(engine, cohort, plan, orders={}, on_client=lambda report: None)
+        rnd = Calls(engine, cohort, plan, orders={})
         after = algorithm.one_round(server, rnd)
         if algorithm.record is not None and rnd.uploads is not None:
             site.keep_records(rnd.uploads.clients, algorithm.record(server, rnd.uploads))
