@@ -9,7 +9,7 @@ A contender is named by parts joined with a dash:
     flfast     as it comes: its default engine on all devices
 
     flfast:fedrep:head_epochs=1    with that algorithm and that option of it
-    fused+engine.stack=1           with that override; `+graphs=off` refuses CUDA graphs
+    fused+engine.stack=1           with that override
 
 `ddp2` alone is `flfast-ddp2`. Without a number there is one thread.
 
@@ -31,7 +31,6 @@ from benchmarks.processes import Ended, run
 from benchmarks.workload import Workload
 from flfast.output.results.table import read_rows
 
-NO_GRAPHS = "graphs=off"
 PEERS = {
     "flower": ("flower", "flwr[simulation]==1.42.0"),
     "pfl": ("pfl_research", "pfl[pytorch]==0.6.0"),
@@ -53,7 +52,6 @@ class Contender:
         ranks: processes or GPUs of strategy=ddp, or processes of the plain loop; 0 is one device,
             or all without an engine.
         overrides: of its own, such as the algorithm; none is FedAvg.
-        module: that runs flfast, and words for it that come first.
         channels_last: layout of the plain loop; flfast chooses itself.
         checkout: whose flfast runs.
     """
@@ -63,7 +61,6 @@ class Contender:
     threads: int
     ranks: int
     overrides: tuple[str, ...] = ()
-    module: tuple[str, ...] = ("flfast.train",)
     channels_last: bool = False
     checkout: Checkout = HERE
 
@@ -121,10 +118,9 @@ def parse(name: str) -> Contender:
     engine = "" if found["who"] == "flfast" else found["who"]
     chosen = [f"algorithm={word}" for word in words[:1]]
     chosen += [f"algorithm.{word}" for word in words[1:]]
-    chosen += [override for override in overrides if override != NO_GRAPHS]
-    module = "benchmarks.without_graphs" if NO_GRAPHS in overrides else "flfast.train"
+    chosen += overrides
     threads, ranks = int(found["threads"] or 1), int(found["ranks"] or 0)
-    return Contender(name, engine, threads, ranks, tuple(chosen), (module,))
+    return Contender(name, engine, threads, ranks, tuple(chosen))
 
 
 def _options(group: str) -> list[str]:
@@ -217,7 +213,7 @@ def flfast_command(
     if contender.ranks:
         ranks = ["strategy=ddp", f"trainer.devices={contender.ranks}"]
     return [
-        *("-m", *contender.module, "--config-dir", str(contender.checkout.conf)),
+        *("-m", "flfast.train", "--config-dir", str(contender.checkout.conf)),
         *workload.flfast_overrides(device=setting.device, rounds=setting.rounds + 1),
         *([f"engine={contender.engine}"] if contender.engine else []),
         f"threads={contender.threads}",

@@ -1,0 +1,1 @@
+"""What a first GPU has to show, in minutes: `python -m benchmarks.gpu`."""
