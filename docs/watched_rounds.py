@@ -19,8 +19,8 @@ from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.algorithm_capabilities import capabilities_of
 from flfast.algorithms.contract.downloads import Download, Downloads
 from flfast.channel.channel import DIRECT
-from flfast.channel.client_side import ClientSide
 from flfast.channel.sent import LocalResult, Sender, Sent
+from flfast.channel.sides import ClientSide
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
@@ -150,7 +150,7 @@ def run(make: Callable[[nn.Module], Algorithm]) -> Rounds:
     server, cohort = algorithm.server_state(initial), Cohort(np.arange(COHORT), NOBODY)
     for round_idx in (1, 2):
         plan = _PLAN._replace(round_idx=round_idx)
-        rnd = Calls(engine, cohort, plan, orders={}, on_client=lambda report: None)
+        rnd = Calls(engine, cohort, plan, orders={})
         after = algorithm.one_round(server, rnd)
         if algorithm.record is not None and rnd.uploads is not None:
             site.keep_records(rnd.uploads.clients, algorithm.record.rows(server, rnd.uploads))

@@ -29,11 +29,11 @@ from docs.watched_rounds import (
 )
 from flfast.algorithms.contract import Part
 from flfast.channel.channel import Channel
-from flfast.channel.client_side import ClientSide
 from flfast.channel.compression.float16 import float16
 from flfast.channel.privacy.privacy import BOUNDED, OF_STEPS, OF_SUMS, OF_UPLOADS, Privacy
 from flfast.channel.secure.secure import HIDING
 from flfast.channel.sent import Sender, Sent
+from flfast.channel.sides import ClientSide
 from flfast.datamodules.remote_data import Schema
 from flfast.setup.real_clients import Greeting
 from flfast.state.tree import Tree, named_leaves

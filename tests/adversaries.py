@@ -1,9 +1,8 @@
 """Attacks, faults, defences and compressions by name, so that any process can build them."""
 
 from flfast.channel.aggregations.geometric_median import geometric_median
-from flfast.channel.aggregations.krum import krum
+from flfast.channel.aggregations.krum import krum, multi_krum
 from flfast.channel.aggregations.median import median
-from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.channel.aggregations.trimmed_mean import trimmed_mean
 from flfast.channel.attacks.attack import choose_attackers
 from flfast.channel.attacks.gaussian import gaussian

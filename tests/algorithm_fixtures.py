@@ -11,7 +11,7 @@ from algorithms_by_name import assert_rounds_follow, server_vector
 from engine_runs import ran
 from references import Reference, initial, vector
 
-from flfast.channel.server_side import ServerSide
+from flfast.channel.sides import ServerSide
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
 

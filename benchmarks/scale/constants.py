@@ -21,8 +21,7 @@ from flfast.channel.reduction import MeanReduction
 from flfast.channel.sent import ClientReport
 from flfast.checkpoints.files import publish
 from flfast.datamodules.client_indices import ClientIndices
-from flfast.distributed.assignment import assign_cohort
-from flfast.distributed.client_state_placement import owner
+from flfast.distributed.assignment import assign_cohort, owner
 from flfast.distributed.world import ALONE, World, common_spec
 from flfast.engines.reports import Trained, exchange
 from flfast.federation.samplers.cohort import Cohort

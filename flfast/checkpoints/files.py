@@ -1,4 +1,4 @@
-"""Reads files of tensors, and completes checkpoints. Loading a file runs no code."""
+"""Reads files of tensors, and writes checkpoints. Loading a file runs no code."""
 
 import errno
 import hashlib
@@ -8,14 +8,22 @@ import shutil
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
 
-from flfast.checkpoints.folders import ABOUT, BrokenCheckpointError
+from flfast.checkpoints.folders import ABOUT, SERVER, BrokenCheckpointError, checkpoint_dir
+from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.state.messages import first_line
-from flfast.state.tensor_file import check_tensors, sync
+from flfast.state.tensor_file import check_tensors, sync, write_tensors
+
+TABLES = ("metrics.csv", *CALLBACK_TABLES)
+
+POLL_S = 0.01
+"""Seconds between two checks for other ranks' files."""
 
 _TEMPORARY_ERRORS = {errno.EIO, errno.ENOMEM, errno.ESTALE}
 """Errors of a read that do not mean that the file is damaged."""
@@ -81,6 +89,70 @@ def sync_path(path: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
+
+
+@dataclass(frozen=True)
+class PendingCheckpoint:
+    """A checkpoint that is being written.
+
+    Attributes:
+        run_dir: folder of the run.
+        round_idx: its round.
+        about: facts of this round for `about.json`.
+        best: round whose checkpoint is kept besides the newest ones.
+        names: files of all ranks.
+        links: files of this rank that the checkpoint before has, too.
+        aborted: set if another rank could not write its file.
+        states_buffered: set once this rank's client states and records may change again.
+    """
+
+    run_dir: Path
+    round_idx: int
+    about: dict[str, Any]
+    best: int | None
+    names: list[str]
+    links: list[Path]
+    aborted: Event = field(default_factory=Event)
+    states_buffered: Event = field(default_factory=Event)
+
+    @property
+    def final(self) -> Path:
+        """Its folder when it is complete."""
+        return checkpoint_dir(self.run_dir, self.round_idx)
+
+    @property
+    def part(self) -> Path:
+        """Its folder until it is complete."""
+        return self.final.with_name(f"{self.final.name}.part")
+
+    def write(self, contents: dict[str, Any]) -> None:
+        """Write this rank's files: client states come first, then records.
+
+        Raises:
+            OSError: with the path, if the disk is full or read-only.
+        """
+        try:
+            for path in self.links:
+                link(path, self.part / path.name)
+            for name in list(contents):
+                others = contents.keys() - {SERVER, name}
+                buffered = None if others else self.states_buffered
+                write_tensors(self.part / name, contents.pop(name), buffered=buffered)
+        finally:
+            self.states_buffered.set()
+
+    def publish(self, about: dict[str, Any]) -> None:
+        """Complete the checkpoint when all ranks have written their files.
+
+        Raises:
+            OSError: if another rank could not, or the disk is full.
+        """
+        while not all((self.part / name).exists() for name in self.names):
+            if self.aborted.wait(POLL_S):
+                raise OSError("another rank could not write its file")
+        for name in TABLES:  # they must not lack rows of rounds that the checkpoint contains
+            sync_path(self.run_dir / name)
+        publish(self.part, self.final, {**about, **self.about}, self.names)
 
 
 def link(path: Path, to: Path) -> None:

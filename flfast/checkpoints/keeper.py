@@ -15,8 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from threading import Event
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from flfast.checkpoints.folders import (
     RECORDS,
     SERVER,
     changes_file,
-    checkpoint_dir,
     checkpoint_folders,
     checkpoints_dir,
     clients_file,
@@ -41,12 +39,9 @@ from flfast.output.results.columns import CALLBACK_TABLES
 from flfast.state.machine import free_memory
 from flfast.state.stop_requests import StoppedError, StopRequests
 from flfast.state.store import ClientStates, Kept
-from flfast.state.tensor_file import write_tensors
 from flfast.state.tree import Tree, tree_map
 
 log = logging.getLogger(__name__)
-
-TABLES = ("metrics.csv", *CALLBACK_TABLES)
 
 SMALL_BYTES = 2**20
 """States of this size are always written whole, which costs nothing worth saving."""
@@ -59,21 +54,6 @@ CHANGED_SHARE = 1 / 2
 
 MEMORY_SHARE = 1 / 4
 """Share of the free memory that copies of changed states may take if states are in files."""
-
-POLL_S = 0.01
-"""Seconds between two checks for other ranks' files."""
-
-
-class _PendingCheckpoint(NamedTuple):
-    """A checkpoint that is being written."""
-
-    round_idx: int
-    about: dict[str, Any]
-    best: int | None  # round whose checkpoint is kept besides the newest ones
-    names: list[str]  # files of all ranks
-    links: list[Path]  # files of this rank that the checkpoint before has, too
-    aborted: Event  # set if another rank could not write its file
-    states_buffered: Event  # set once this rank's client states and records may change again
 
 
 class CheckpointKeeper:
@@ -97,7 +77,7 @@ class CheckpointKeeper:
         self._world, self._about = world, cache(about)
         self._requests = requests
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: _PendingCheckpoint | None = None
+        self._pending: files.PendingCheckpoint | None = None
         self._written: Future[float] | None = None
         self._cost_s, self._last_start = 0.0, time.perf_counter()
         self._warned = False
@@ -216,7 +196,7 @@ class CheckpointKeeper:
         facts["tables"] = {path.name: path.stat().st_size for path in tables if path.exists()}
         best = best_round(federation.history, self._policy.keep_best)
         names = [name for part in parts for name in part]
-        pending = _PendingCheckpoint(round_idx, facts, best, names, links, Event(), Event())
+        pending = files.PendingCheckpoint(self._run_dir, round_idx, facts, best, names, links)
         self._pending = pending
         self._written = self._thread.submit(self._write, pending, contents)
         if is_whole and (self._states.in_files or self._records.in_files):  # they were not copied
@@ -267,47 +247,24 @@ class CheckpointKeeper:
         wait([written])
         error = self._write_error()
         self._pending = self._written = None
-        done = checkpoint_dir(self._run_dir, pending.round_idx)
-        self._before = None if error or failed else done
+        self._before = None if error or failed else pending.final
         if error is None:
             self._cost_s += written.result()
             self._warned = False
         elif self._world.rank == 0:
-            files.remove(self._partial_folder(pending.round_idx))
+            files.remove(pending.part)
             self._warn(pending.round_idx, error)
 
-    def _partial_folder(self, round_idx: int) -> Path:
-        final = checkpoint_dir(self._run_dir, round_idx)
-        return final.with_name(f"{final.name}.part")
-
-    def _write(self, pending: _PendingCheckpoint, contents: dict[str, Any]) -> float:
+    def _write(self, pending: files.PendingCheckpoint, contents: dict[str, Any]) -> float:
         """Write this rank's files, rank 0 the checkpoint; returns the thread's CPU seconds."""
         start = time.thread_time()
-        folder = self._partial_folder(pending.round_idx)
-        try:
-            for path in pending.links:
-                files.link(path, folder / path.name)
-            for name in list(contents):  # client states come first, then records
-                others = contents.keys() - {SERVER, name}
-                buffered = None if others else pending.states_buffered
-                write_tensors(folder / name, contents.pop(name), buffered=buffered)
-        finally:
-            pending.states_buffered.set()
+        pending.write(contents)
         if self._world.rank == 0:
-            self._publish(folder, pending)
+            pending.publish(self._about())
+            keep = self._policy.keep_last
+            for path in expired_folders(self._run_dir, keep_last=keep, best=pending.best):
+                files.remove(path)
         return time.thread_time() - start
-
-    def _publish(self, part: Path, pending: _PendingCheckpoint) -> None:
-        while not all((part / name).exists() for name in pending.names):
-            if pending.aborted.wait(POLL_S):
-                raise OSError("another rank could not write its file")
-        for name in TABLES:  # they must not lack rows of rounds that the checkpoint contains
-            files.sync_path(self._run_dir / name)
-        final = checkpoint_dir(self._run_dir, pending.round_idx)
-        files.publish(part, final, {**self._about(), **pending.about}, pending.names)
-        keep = self._policy.keep_last
-        for path in expired_folders(self._run_dir, keep_last=keep, best=pending.best):
-            files.remove(path)
 
     def _warn(self, round_idx: int, reason: str) -> None:
         if not self._warned:

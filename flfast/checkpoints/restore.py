@@ -27,7 +27,7 @@ from flfast.checkpoints.folders import (
 )
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
-from flfast.distributed.client_state_placement import owner
+from flfast.distributed.assignment import owner
 from flfast.distributed.world import World, gather
 from flfast.engines.site import Site
 from flfast.federation.table_rows import Columns

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.state.transfer import to_device
+from flfast.state.precision import to_device
 
 
 @dataclass(frozen=True)

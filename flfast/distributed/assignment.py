@@ -1,14 +1,25 @@
-"""Assignment of a cohort to ranks: scheduling for the smallest makespan."""
+"""Which rank trains a client of a cohort, and which keeps its state.
+
+Clients are scheduled for the smallest makespan. Rank k mod size always keeps client k's state.
+"""
 
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from flfast.distributed.client_state_placement import owner
-from flfast.distributed.world import World
+from flfast.distributed.world import World, gather
+from flfast.state.machine import free_memory
+from flfast.state.store import ClientStates
 
 TOLERATED_LOAD = 1.05
 """Clients stay on their home ranks if the makespan grows by at most this factor."""
+
+MEMORY_SHARE = 1 / 3
+"""Share of the free memory that client states may take by default.
+
+Checkpoints copy them, and so does growing their tables.
+"""
 
 
 class Assignment(NamedTuple):
@@ -102,3 +113,64 @@ def _assign_longest_first(costs: Sequence[int], ranks: list[int], size: int) -> 
             load, rank = least[0]
             ranks[client] = rank
             heapreplace(least, (load + costs[client], rank))
+
+
+def make_states(keep: Literal["auto", "ram", "disk"], folder: Path, world: World) -> ClientStates:
+    """This rank's client states, in memory or in a subfolder of its own.
+
+    `auto` uses memory until they exceed this rank's part of `MEMORY_SHARE`.
+    """
+    share = int(MEMORY_SHARE * free_memory()) // world.local_size
+    memory = {"auto": share, "ram": None, "disk": 0}[keep]
+    return ClientStates(memory, folder / f"rank{world.rank}")
+
+
+def owner(world: World, client_id: int) -> int:
+    """The rank that keeps a client's state."""
+    return client_id % world.size
+
+
+def fetch_states(
+    world: World, states: ClientStates, clients: Sequence[int], *, wanted: Sequence[int]
+) -> None:
+    """Copy states from their owners to the ranks that need them; collective.
+
+    All ranks name the same `clients`, and each the ones `wanted` on it.
+    """
+    owned = _owned(world, clients)
+    _exchange(world, states, clients, sent=owned, received=set(wanted) - owned)
+
+
+def return_states(
+    world: World, states: ClientStates, clients: Sequence[int], *, trained: Sequence[int]
+) -> None:
+    """Return states to their owners, and drop the copies on other ranks; collective.
+
+    All ranks name the same `clients`, and each the ones that it has `trained`.
+    """
+    owned = _owned(world, clients)
+    _exchange(world, states, clients, sent=set(trained) & set(clients), received=owned)
+    for client_id in set(clients) - owned:
+        states.drop(client_id)
+
+
+def _owned(world: World, clients: Sequence[int]) -> set[int]:
+    """The clients whose states this rank keeps."""
+    return {client_id for client_id in clients if owner(world, client_id) == world.rank}
+
+
+def _exchange(
+    world: World,
+    states: ClientStates,
+    clients: Sequence[int],
+    *,
+    sent: set[int],
+    received: set[int],
+) -> None:
+    """All-gather the states of clients in `sent`; store the states of clients in `received`."""
+    if world.size == 1 or not clients:
+        return
+    for part in gather(world, {k: states.get(k) for k in sorted(sent)}):
+        for client_id, state in part.items():
+            if state is not None and client_id in received:
+                states.put(client_id, state)

@@ -12,8 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
-from flfast.state.dtensor import full_copy
 from flfast.state.messages import first_line
+from flfast.state.weights import full_copy
 
 # FSDP gathers parameters in a module's forward, and these have none.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.channel import Channel
-from flfast.channel.client_side import ClientSide
 from flfast.channel.reduced import Reduction
 from flfast.channel.reduction import MeanReduction
 from flfast.channel.sent import ClientReport, LocalResult, Sender, Sent, report_of
-from flfast.channel.server_side import DIVERGED, ServerSide
+from flfast.channel.sides import DIVERGED, ClientSide, ServerSide
 from flfast.distributed.world import World, gather
 from flfast.engines.local_training import TrainedStack
 from flfast.engines.site import Site

@@ -20,9 +20,15 @@ from flfast.channel.release import Aggregated, released, with_next_norm
 from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
 from flfast.channel.sent import ClientReport
-from flfast.channel.server_side import CLIPPED
-from flfast.distributed.assignment import Assignment, assign_cohort, assign_to_all, assign_to_first
-from flfast.distributed.client_state_placement import fetch_states, return_states
+from flfast.channel.sides import CLIPPED
+from flfast.distributed.assignment import (
+    Assignment,
+    assign_cohort,
+    assign_to_all,
+    assign_to_first,
+    fetch_states,
+    return_states,
+)
 from flfast.distributed.world import ALONE
 from flfast.engines.delivery import Delivery
 from flfast.engines.evaluation.measured_set import MeasuredSet

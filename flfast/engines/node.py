@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from flfast.algorithms.contract import Algorithm
 from flfast.algorithms.contract.downloads import OwnDownloads
-from flfast.channel.client_side import Answer, ClientSide
 from flfast.channel.secure.round_messages import Advertise, Mask, Share, Unmask
 from flfast.channel.secure_reduction import Encoding, warn_of_clamping
 from flfast.channel.sent import LocalResult, Sender, Sent
+from flfast.channel.sides import Answer, ClientSide
 from flfast.channel.wire import MalformedError, Message, message_of, read_facts
 from flfast.engines.engine import Engine
 from flfast.engines.evaluation.module_evaluation import evaluation_of

@@ -13,10 +13,10 @@ import numpy as np
 
 from flfast.algorithms.contract.downloads import Download, Downloads
 from flfast.channel.channel import Channel
-from flfast.channel.client_side import ClientSide
 from flfast.channel.secure.round_messages import Mask, Request
 from flfast.channel.secure_reduction import MaskedReduction
 from flfast.channel.sent import ClientReport, LocalResult, Sent, Status, silent
+from flfast.channel.sides import ClientSide
 from flfast.channel.wire import (
     Facts,
     MalformedError,

@@ -28,7 +28,7 @@ class NoUploadsError(Exception):
 class Calls:
     """Calls the clients of a round; see `Round` in `algorithms/contract/algorithm.py`.
 
-    `on_client` gets each report of calls in which clients train.
+    All `on_client` get each report of calls in which clients train.
 
     Attributes:
         trained: result of the last call in which clients train, or of the call that failed.
@@ -46,7 +46,7 @@ class Calls:
         plan: RoundPlan,
         *,
         orders: Mapping[int, Order],
-        on_client: Callable[[ClientReport], None],
+        on_client: Sequence[Callable[[ClientReport], None]] = (),
     ) -> None:
         self._engine, self._plan, self._orders = engine, plan, orders
         self.clients: list[int] = cohort.clients.tolist()
@@ -70,7 +70,7 @@ class Calls:
         if clients is not None:
             called, num_silent = list(clients), 0
         trains = local is None or bool(local.training_stages)
-        on_client = self._on_client if trains else _ignored
+        on_client = self._tell if trains else _ignored
         trained = self._engine.train(
             server, called, self._plan, on_client=on_client, local=local, orders=self._orders
         )
@@ -86,6 +86,10 @@ class Calls:
         if local is None:
             self.uploads = trained.uploads
         return trained.uploads
+
+    def _tell(self, report: ClientReport) -> None:
+        for method in self._on_client:
+            method(report)
 
     def rejected(self) -> dict[str, list[int]]:
         """Clients whose last upload was rejected, by reason; not those left out by a rule."""
@@ -152,7 +156,7 @@ def message_bytes(
     algorithm = engine.site.algorithm
     cohort = Cohort(np.array([client_id]), NOBODY)
     plan = plan._replace(local_steps=1, local_epochs=None)
-    calls = Calls(engine.forgetful(), cohort, plan, orders={}, on_client=_ignored)
+    calls = Calls(engine.forgetful(), cohort, plan, orders={})
     with suppress(NoUploadsError, DivergedError):  # messages of that call are counted, too
         algorithm.one_round(algorithm.server_state(initial), calls)
     return calls.down_bytes, calls.up_bytes

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
@@ -15,16 +16,10 @@ HOOKS = (
 """Hooks of rounds, in the order of their calls; docs/callbacks.md has their signatures."""
 
 
-def caller(callbacks: Sequence[object], hook: str, federation: object) -> Callable[..., None]:
-    """A function that calls a hook of all callbacks that have it, with the federation first."""
+def hooks(callbacks: Sequence[object], hook: str, federation: object) -> list[Callable[..., None]]:
+    """A hook of all callbacks that have it, with the federation as the first argument."""
     found = (getattr(callback, hook, None) for callback in callbacks)
-    methods = [method for method in found if method is not None]
-
-    def call(*args: object) -> None:
-        for method in methods:
-            method(federation, *args)
-
-    return call
+    return [partial(method, federation) for method in found if method is not None]
 
 
 def log_row(loggers: Sequence[Logger], row: Mapping[str, Any]) -> None:

@@ -11,28 +11,27 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from flfast.algorithms.contract import Algorithm
-from flfast.channel.server_side import DIVERGED
+from flfast.channel.sides import DIVERGED
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.distributed.client_state_placement import owner
+from flfast.distributed.assignment import owner
 from flfast.engines.engine import Engine
-from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.engines.reports import Trained
 from flfast.federation import table_rows
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes, nothing
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
-from flfast.federation.hooks import caller, end_run, log_row
+from flfast.federation.hooks import end_run, hooks, log_row
 from flfast.federation.paces.pace import Pace, Setting
 from flfast.federation.paces.sync import ROUNDS
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import Sampling
 from flfast.federation.selections import reported_utility
-from flfast.federation.stops.stop import Stop, never
+from flfast.federation.stops import Stop, never
 from flfast.federation.table_rows import Columns
 from flfast.federation.timing import Timing
 from flfast.federation.topologies.topology import Topology
-from flfast.federation.works.work import Work, full
+from flfast.federation.works import Work, full
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, all_finite, num_bytes
 from flfast.state.weights import WEIGHTS, flatten, model_weights
@@ -215,7 +214,7 @@ class Federation:
         cohort = turn.cohort
         self._call_hooks("on_turn", turn)
         self._call_hooks("on_round_start", plan, cohort)
-        on_client = caller(self.callbacks, "on_client_end", self)
+        on_client = hooks(self.callbacks, "on_client_end", self)
         calls = Calls(self.engine, cohort, plan, orders=turn.orders, on_client=on_client)
         trained = self._server_step(calls, plan, cohort)
         down, up = self._recalibrate(trained, plan)
@@ -285,16 +284,15 @@ class Federation:
         self, row: Columns, clients: dict[int, Columns], *, evaluate: RoundPlan | None
     ) -> None:
         start = time.perf_counter()
-        results: dict[str, GroupMetrics] = {}
         if evaluate:
             results = self.engine.evaluate(self.server, evaluate, fraction=self.eval_examples)
             self._single_class = [name for name in results if results[name].single_class]
-        table_rows.add_evaluation(row, clients, results, self.data.kinds)
-        if evaluate:
+            table_rows.add_evaluation(row, clients, results, self.data.kinds)
             row["time/eval_s"] = time.perf_counter() - start
         self.history.append(row)
         log_row(self.loggers, row)
         self._call_hooks("on_round_end", row, clients)
 
     def _call_hooks(self, hook: str, *args: object) -> None:
-        caller(self.callbacks, hook, self)(*args)
+        for method in hooks(self.callbacks, hook, self):
+            method(*args)

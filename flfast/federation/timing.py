@@ -12,7 +12,7 @@ from flfast.datamodules.batches import local_epoch, subset_size
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.devices.device import DeviceModel, Devices
 from flfast.federation.devices.ideal import ideal
-from flfast.federation.works.work import Work, full
+from flfast.federation.works import Work, full
 from flfast.state.injection import bound
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import uniforms

@@ -6,9 +6,8 @@ They are registered in a module, so that Lightning moves and converts them with 
 import torch
 from torch import Tensor, nn
 
-from flfast.state.dtensor import full_copy
 from flfast.state.tree import Tree, tree_map
-from flfast.state.weights import map_weights
+from flfast.state.weights import full_copy, map_weights
 
 
 class JointLeaves(nn.Module):

@@ -19,12 +19,18 @@ from flfast.lit.joint_leaves import JointLeaves
 from flfast.lit.module_task import Habits
 from flfast.lit.predictions import PredictingModule
 from flfast.lit.task import LocalTask, surrogate
-from flfast.state.dtensor import full_copy, place_tree
 from flfast.state.injection import asks_for
 from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
-from flfast.state.weights import buffers, read_buffers, select_weights, write_weights
+from flfast.state.weights import (
+    buffers,
+    full_copy,
+    place_tree,
+    read_buffers,
+    select_weights,
+    write_weights,
+)
 from flfast.tasks.classification import CLASSIFICATION
 from flfast.tasks.task_type import TaskType
 

@@ -12,7 +12,7 @@ from flfast.algorithms.contract.algorithm import Algorithm, ServerCall
 from flfast.channel.channel import Channel
 from flfast.config.job import HydraJob
 from flfast.config.phases import Phase
-from flfast.distributed.client_state_placement import make_states
+from flfast.distributed.assignment import make_states
 from flfast.distributed.world import World
 from flfast.engines.engine import Engine
 from flfast.engines.fine_tuning import FineTuning

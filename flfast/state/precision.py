@@ -1,5 +1,9 @@
-"""The widest floating-point type of a device. Sums and small numbers of local training have it."""
+"""Copies to devices, and the widest floating-point type of each.
 
+Sums and small numbers of local training have that type.
+"""
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,3 +29,12 @@ def placed(values: Tensor, device: torch.device, *, copy: bool = False) -> Tenso
     """Values on a device; float64 becomes the widest type there."""
     dtype = widest_float(device) if values.dtype == torch.float64 else values.dtype
     return values.to(device, dtype, copy=copy)
+
+
+def to_device(values: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array to a device, asynchronously if that is a GPU."""
+    tensor = torch.from_numpy(values)
+    if device.type != "cuda":
+        return tensor.to(device)
+    # Only copies from pinned memory are asynchronous; torch keeps it until the copy is done.
+    return tensor.pin_memory().to(device, non_blocking=True)

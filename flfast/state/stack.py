@@ -5,14 +5,14 @@ Columns are in memory or in mapped files.
 
 import math
 import os
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Size, Tensor
 
-from flfast.state.tree import Tree, leaves, named_leaves
+from flfast.state.tree import Tree, leaves, named_leaves, tree_map
 
 MIN_SPARE_ROWS = 1024
 """Spare rows that even a small stack allocates, if the columns' `spare_bytes` allow it."""
@@ -116,7 +116,7 @@ class Stack:
     """A table of client states of one structure. Rows of dropped clients are reused."""
 
     def __init__(self, like: Tree, make_column: MakeColumn) -> None:
-        self._skeleton = _skeleton(like)
+        self._like = tree_map(lambda leaf: leaf.to("meta"), like)
         self._columns = [make_column(leaf.shape, leaf.dtype) for leaf in leaves(like)]
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
@@ -160,8 +160,7 @@ class Stack:
     def get(self, client_id: int) -> Tree:
         """A copy of the client's state."""
         row = self._rows[client_id]
-        values = iter([column.rows[row].clone() for column in self._columns])
-        return _unflatten(self._skeleton, values)
+        return self._tree([column.rows[row].clone() for column in self._columns])
 
     def drop(self, client_id: int) -> None:
         """Free the client's row."""
@@ -174,16 +173,19 @@ class Stack:
         """
         self._close_gaps()
         clients = sorted(self._rows, key=self._rows.__getitem__)
-        leaves = iter([column.head(len(clients)) for column in self._columns])
-        numbers = torch.tensor(clients, dtype=torch.int64)
-        return {"clients": numbers, "states": _unflatten(self._skeleton, leaves)}
+        states = self._tree([column.head(len(clients)) for column in self._columns])
+        return {"clients": torch.tensor(clients, dtype=torch.int64), "states": states}
 
     def select(self, clients: list[int]) -> dict[str, Any]:
         """Copies of some clients' states, as in `state_dict`."""
         rows = torch.tensor([self._rows[client_id] for client_id in clients], dtype=torch.int64)
-        leaves = iter([column.rows.index_select(0, rows) for column in self._columns])
-        numbers = torch.tensor(clients, dtype=torch.int64)
-        return {"clients": numbers, "states": _unflatten(self._skeleton, leaves)}
+        states = self._tree([column.rows.index_select(0, rows) for column in self._columns])
+        return {"clients": torch.tensor(clients, dtype=torch.int64), "states": states}
+
+    def _tree(self, values: list[Tensor]) -> Tree:
+        """The tree of a value of each column."""
+        left = iter(values)
+        return tree_map(lambda _: next(left), self._like)
 
     def extend(self, clients: list[int], states: Tree) -> None:
         """Copy the states of K new clients, leaves [K, ...], into `reserve`d rows."""
@@ -216,18 +218,3 @@ class Stack:
             column.rows.copy_(old.rows[:num])
             moved.append(column)
         self._columns, self._capacity, self._free = moved, num, []
-
-
-def _skeleton(tree: Tree) -> Tree:
-    """The tree with None in place of its leaves."""
-    return {
-        name: _skeleton(leaf) if isinstance(leaf, dict) else None for name, leaf in tree.items()
-    }
-
-
-def _unflatten(skeleton: Tree, values: Iterator[Tensor]) -> Tree:
-    """The tree with the given leaves, in the order of `leaves`."""
-    return {
-        name: next(values) if inner is None else _unflatten(inner, values)
-        for name, inner in skeleton.items()
-    }

@@ -170,6 +170,15 @@ def without(tree: Tree, like: Tree) -> Tree:
     }
 
 
+def to_host(tree: Tree) -> Tree:
+    """The tree on the CPU, with one synchronization per GPU. Leaves on the CPU are not copied."""
+    gpus = {leaf.device for leaf in leaves(tree) if leaf.is_cuda}
+    host = tree_map(lambda leaf: leaf.to("cpu", non_blocking=leaf.is_cuda), tree)
+    for gpu in gpus:
+        torch.cuda.current_stream(gpu).synchronize()
+    return host
+
+
 def num_bytes(tree: Tree) -> int:
     """Bytes of all leaves, uncompressed."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))

@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 from sampling import ZOO, others_slow
 from torch import nn
 
-from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.aggregations.krum import multi_krum
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
-from flfast.channel.server_side import ServerSide
+from flfast.channel.sides import ServerSide
 from flfast.checkpoints.contents import check_history, check_server, check_states, first_states
 from flfast.engines.auto import AutoTraining
 from flfast.engines.eager import EagerTraining

@@ -18,7 +18,7 @@ from flfast.channel.channel import Channel
 from flfast.channel.privacy.noise_sources import independent_noise
 from flfast.channel.privacy.privacy import NO_PRIVACY, Privacy
 from flfast.channel.sent import Sender, Sent
-from flfast.channel.server_side import ServerSide
+from flfast.channel.sides import ServerSide
 from flfast.channel.wire import LARGEST, MalformedError, Message, message_of, pack, sent_of, unpack
 from flfast.config.errors import ConfigError
 from flfast.datamodules.fetching import Loading

@@ -10,7 +10,6 @@ from flfast.algorithms.contract.uploads import Part
 from flfast.channel.attacks.gaussian import gaussian
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
-from flfast.channel.client_side import ClientSide
 from flfast.channel.compression.compression import NO_COMPRESSION
 from flfast.channel.compression.quantize import quantize
 from flfast.channel.compression.topk import topk
@@ -18,7 +17,7 @@ from flfast.channel.faults.fault import Faults
 from flfast.channel.faults.simulated import simulated
 from flfast.channel.privacy.privacy import Privacy
 from flfast.channel.sent import LocalResult, Sender
-from flfast.channel.server_side import ServerSide
+from flfast.channel.sides import ClientSide, ServerSide
 from flfast.engines.delivery import Delivery
 from flfast.state.tree import leaves
 from flfast.state.vector import learned_norm

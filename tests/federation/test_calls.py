@@ -14,7 +14,7 @@ from flfast.algorithms.contract.client import LocalStage
 from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.fedavg import fedavg
 from flfast.algorithms.kit.measures import GRADIENT, mean_gradient
-from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.aggregations.krum import multi_krum
 from flfast.channel.attacks.sign_flip import sign_flip
 from flfast.channel.channel import Channel
 from flfast.channel.faults.simulated import simulated
@@ -159,13 +159,15 @@ def test_nothing_happens_to_its_upload(make):
 
 
 OORT = Oort(count=2, exploration=0.5, decay=1.0, min_exploration=0.5, cutoff=0.9, clip=0.9)
+SELECTIONS = {
+    "power_of_choice": partial(power_of_choice, count=2),
+    "oort": partial(OORT, num_clients=3, seed=0),
+}
 
 
-@pytest.mark.parametrize(
-    "select", [partial(power_of_choice, count=2), partial(OORT, num_clients=3, seed=0)]
-)
-def test_a_selection_hands_it_on(make, select):
-    federation = ran(make(select(first_the_clients(**OWN))), EagerTraining)
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_selection_hands_it_on(make, name):
+    federation = ran(make(SELECTIONS[name](first_the_clients(**OWN))), EagerTraining)
     assert federation.history[-1]["cohort/clients"] == 2
     assert federation.algorithm.server_calls == (PLAIN,)
 

@@ -14,16 +14,15 @@ from sampling import others_slow, rotating
 from tables import rows, timeless
 
 from flfast.channel.aggregations.aggregation import MEAN
+from flfast.channel.aggregations.krum import multi_krum
 from flfast.channel.aggregations.median import median
-from flfast.channel.aggregations.multi_krum import multi_krum
 from flfast.channel.channel import Channel
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.federation.samplers.by_size import by_size
 from flfast.federation.samplers.cyclic import cyclic
 from flfast.federation.samplers.poisson import poisson
-from flfast.federation.samplers.random_size import random_size
-from flfast.federation.samplers.uniform import uniform
+from flfast.federation.samplers.uniform import random_size, uniform
 from flfast.state.injection import call_with
 from flfast.state.randomness import generator
 from flfast.state.tree import leaves, tree_map

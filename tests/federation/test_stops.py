@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from tables import rows, timeless
 
 from flfast.checkpoints.folders import checkpoint_folders, read_checkpoint
-from flfast.federation.stops.plateau import plateau
-from flfast.federation.stops.stop import never
-from flfast.federation.stops.target import target
+from flfast.federation.stops import never, plateau, target
 
 SMALL = ("experiment=quick", "callbacks=none", "model.hidden=[16]", "rounds=30")
 VALUES = st.lists(st.floats(0, 1), max_size=20)

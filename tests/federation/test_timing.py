@@ -11,7 +11,7 @@ from flfast.algorithms.contract.client import LocalStage
 from flfast.datamodules.population import Kinds
 from flfast.federation.devices.device import DAY, Devices
 from flfast.federation.timing import Timing, num_trained_examples
-from flfast.federation.works.work import full
+from flfast.federation.works import full
 from flfast.state.plan import Batching, RoundPlan
 
 FEDAVG = Algorithm(name="fedavg")

@@ -8,9 +8,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flfast.federation.works.by_chance import by_chance
-from flfast.federation.works.by_speed import by_speed
-from flfast.federation.works.work import full
+from flfast.federation.works import by_chance, by_speed, full
 
 SECONDS = st.just(0.0) | st.floats(1e-6, 1e18)
 

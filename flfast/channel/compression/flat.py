@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfast.state.tree import Tree, leaves, tree_map
+from flfast.state.tree import Tree, from_parts, leaves, tree_map
 
 
 class VectorLayout(NamedTuple):
@@ -48,15 +48,8 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
 
     `like` gives shapes and dtypes, and may consist of meta tensors.
     """
-    start = 0
-
-    def take(leaf: Tensor) -> Tensor:
-        nonlocal start
-        part = vector[start : start + leaf.numel()]
-        start += leaf.numel()
-        return part.view(leaf.shape).to(leaf.dtype)
-
-    return tree_map(take, like)
+    parts = from_parts(vector.split([leaf.numel() for leaf in leaves(like)]), like)
+    return tree_map(lambda part, leaf: part.to(leaf.dtype), parts, like)
 
 
 def to_bytes(vector: Tensor) -> bytes:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from flfast.datamodules.evaluation_sets import EvaluationDataModule, EvaluationSet
-from flfast.distributed.client_state_placement import owner
+from flfast.distributed.assignment import owner
 from flfast.distributed.world import gather
 from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.engines.evaluation.metrics import GroupMetrics

@@ -13,7 +13,7 @@ from flfast.datamodules.evaluation_sets import (
     EvaluationPart,
     EvaluationSet,
 )
-from flfast.distributed.client_state_placement import fetch_states, owner
+from flfast.distributed.assignment import fetch_states, owner
 from flfast.distributed.world import World, gather
 from flfast.engines.evaluation.joined_forward import JoinedForward
 from flfast.engines.evaluation.measured_set import MeasuredSet

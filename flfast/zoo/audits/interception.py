@@ -13,13 +13,12 @@ from torch import Tensor
 
 from flfast.algorithms.contract.downloads import Downloads
 from flfast.channel.attacks.attack import NO_ATTACK
-from flfast.channel.client_side import ClientSide
 from flfast.channel.faults.fault import NO_FAULTS
 from flfast.channel.sent import LocalResult, Sender
-from flfast.channel.server_side import ServerSide
+from flfast.channel.sides import ClientSide, ServerSide
 from flfast.datamodules.client_indices import ClientIndices
 from flfast.datamodules.federated import FederatedDataModule
-from flfast.distributed.client_state_placement import fetch_states, owner
+from flfast.distributed.assignment import fetch_states, owner
 from flfast.distributed.world import ALONE
 from flfast.engines.eager import EagerTraining
 from flfast.engines.site import Site

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from flfast.channel.aggregations.geometric_median import geometric_median
-from flfast.channel.aggregations.krum import krum
-from flfast.channel.aggregations.multi_krum import multi_krum
+from flfast.channel.aggregations.krum import krum, multi_krum
 from flfast.channel.aggregations.trimmed_mean import trimmed_mean
 from flfast.state.row_statistics import distances, squared_distances, trimmed_mean_of_rows
 from flfast.zoo.channel.aggregations.bulyan import bulyan

@@ -11,8 +11,7 @@ from rich.console import Console
 from run_folders import record, write_run
 
 from flfast.checkpoints.policy import best_round
-from flfast.federation.stops.plateau import plateau
-from flfast.federation.stops.target import target
+from flfast.federation.stops import plateau, target
 from flfast.output.callbacks.summary import _rounds, _table
 from flfast.output.loggers.csv import RoundCSVLogger
 from flfast.output.report.content import Content

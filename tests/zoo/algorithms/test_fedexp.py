@@ -8,7 +8,7 @@ from sampling import others_slow
 
 from flfast.algorithms.fedavg import fedavg
 from flfast.channel.channel import Channel
-from flfast.channel.client_side import ClientSide
+from flfast.channel.sides import ClientSide
 from flfast.state.plan import Batching
 from flfast.zoo.algorithms.fedexp import fedexp
 

@@ -35,7 +35,7 @@ from flfast.engines.fused.run.training_state import TrainingState, bare_result, 
 from flfast.engines.local_training import TrainedStack
 from flfast.engines.site import ClientStart
 from flfast.state.plan import RoundPlan
-from flfast.state.transfer import to_device
+from flfast.state.precision import to_device
 from flfast.state.tree import Tree, joined, tree_map
 from flfast.state.weights import model_weights
 

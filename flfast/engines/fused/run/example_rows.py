@@ -16,7 +16,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.samples import StackedSamples, flatten, moved
 from flfast.engines.fused.graph.local_step import LEAF
 from flfast.engines.fused.graph.programs import BoundStep
-from flfast.state.transfer import to_device
+from flfast.state.precision import to_device
 from flfast.state.tree import Tree
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from flfast.engines.fused.graph.programs import BoundStep, SplitStep
 from flfast.engines.fused.run.example_rows import ExampleRows
 from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES, Chunk, Span
-from flfast.state.transfer import to_device
+from flfast.state.precision import to_device
 from flfast.state.tree import Tree
 
 FEATURE_BYTES = 2**28

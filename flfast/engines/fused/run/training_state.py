@@ -17,8 +17,7 @@ from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.site import ClientStart
 from flfast.state.precision import placed
-from flfast.state.transfer import to_host
-from flfast.state.tree import Tree, joined, leaves, num_bytes, part_of, tree_map
+from flfast.state.tree import Tree, joined, leaves, num_bytes, part_of, to_host, tree_map
 from flfast.state.weights import buffers, model_weights
 
 SMALLEST_LR = 1e-20

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from flfast.channel.aggregations.aggregation import Aggregation, Combined, Robust
-from flfast.channel.aggregations.multi_krum import krum_scores
+from flfast.channel.aggregations.krum import krum_scores
 from flfast.state.near_ties import first_lowest
 from flfast.state.options import NonNegativeInt
 from flfast.state.row_statistics import column_blocks, squared_distances

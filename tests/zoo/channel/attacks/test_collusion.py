@@ -11,8 +11,7 @@ from omegaconf import OmegaConf
 from flfast.channel.channel import Channel
 from flfast.zoo.channel.attacks.alie import alie, z_max
 from flfast.zoo.channel.attacks.ipm import ipm
-from flfast.zoo.channel.attacks.min_max import min_max
-from flfast.zoo.channel.attacks.min_sum import min_sum
+from flfast.zoo.channel.attacks.min_max import min_max, min_sum
 
 DIRECTIONS = ("std", "unit", "sign")
 ATTACKS = {

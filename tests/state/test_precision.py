@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from flfast.state.transfer import to_device, to_host
+from flfast.state.precision import to_device
+from flfast.state.tree import to_host
 
 DEVICES = [
     "cpu",

@@ -1,1 +1,0 @@
-"""Rules that end a run before its last round."""
