@@ -151,7 +151,9 @@ def test_a_plain_trainer_runs_on_the_whole_and_on_one_client(tmp_path):
     trainer(tmp_path).fit(alone, datamodule=data.client(2))
     assert alone.num_seen == len(data.splits["train"].indices_of(2))
     assert len(targets_of(tmp_path, whole, data)) == len(data.central_test)
-    assert len(targets_of(tmp_path, whole, data.client(1))) == len(data.splits["test"].indices_of(1))
+    assert len(targets_of(tmp_path, whole, data.client(1))) == len(
+        data.splits["test"].indices_of(1)
+    )
 
 
 def test_one_pass_covers_every_set_and_predicts_no_example_twice(tmp_path):

@@ -16,11 +16,11 @@ class Record(NamedTuple):
     Attributes:
         rows: (server state, `Uploads`) -> the new records of the clients that uploaded, each leaf
             [K, ...].
-        first: server state -> what `Records` has of a client that has not uploaded yet.
+        initial: server state -> what `Records` has of a client that has not uploaded yet.
     """
 
     rows: Callable[[Tree, Uploads], Tree]
-    first: Callable[[Tree], Tree]
+    initial: Callable[[Tree], Tree]
 
 
 class Records:
