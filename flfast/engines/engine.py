@@ -140,7 +140,7 @@ class Engine:
 
     def _train(
         self,
-        call: "_Call",
+        call: _Call,
         server: Tree,
         cohort: Sequence[int],
         plan: RoundPlan,
@@ -153,24 +153,22 @@ class Engine:
         if site.keeps_states:
             fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
         encode = channel.encode_broadcast(plan.round_idx)
-        make_downloads = self.members.make_downloads if self.members else Downloads
-        downloads = make_downloads(
-            site.algorithm, server, site.records, cohort, orders, encode=encode
-        )
+        make = self.members.make_downloads if self.members else Downloads
+        downloads = make(site.algorithm, server, site.records, cohort, orders, encode=encode)
         reduction = self._reduction(call, cohort, plan.round_idx)
         delivery = Delivery(site, channel, reduction, downloads, plan, on_client)
         training.train(assignment.here, downloads, plan, delivery)
         divided = site.divides_batches(plan)
         world = ALONE if divided else site.world
-        reports, specs = exchange(world, delivery.close(world), reduction, cohort)
+        delivered, specs = exchange(world, delivery.close(world), reduction, cohort)
         device = site.trainers.trainer(plan).trainer.strategy.root_device
         reduced = reduction.combine(world._replace(device=device), specs)
         if reduced.memory:
             self.channel = channel.remembering(site.algorithm.name, reduced.memory)
-        num_clients: float = sum(report.accepted for report in reports)
-        mean = reduced.mean
+        num_clients: float = sum(report.accepted for report in delivered)
+        reports, mean = [after_reduction(report, reduced) for report in delivered], reduced.mean
         if channel.privacy.central_noise is not None and mean is not None:
-            within = sum(report.accepted and report.reason != CLIPPED for report in reports)
+            within = sum(report.accepted and report.reason != CLIPPED for report in delivered)
             aggregated = Aggregated(plan.round_idx, round(num_clients), within)
             mean, after = released(self.channel, mean, site.algorithm.parts, aggregated)
             self.channel = with_next_norm(after, aggregated)
@@ -183,21 +181,18 @@ class Engine:
             population, sent = len(site.data.candidates), downloads.sent_to(reduced.clients)
             uploads = Uploads(mean, num_clients, population, *rows, plan.round_idx, sent)
         down_bytes = downloads.num_bytes + (reduced.traffic.down if reduced.traffic else 0)
-        reports = [after_reduction(report, reduced) for report in reports]
         return Trained(uploads, reports, reduced.shortage, down_bytes)
 
-    def _reduction(self, call: "_Call", cohort: Sequence[int], round_idx: int) -> Reduction:
+    def _reduction(self, call: _Call, cohort: Sequence[int], round_idx: int) -> Reduction:
         """What collects the uploads of a call."""
-        site, channel = call.site, call.channel
-        algorithm, rule = site.algorithm, channel.aggregation
+        site, channel, algorithm = call.site, call.channel, call.site.algorithm
         if channel.secure.make_round is not None:
             last_round, number = self._last_call
             # Two calls of a round must not have the same masks.
             self._last_call = round_idx, number + 1 if round_idx == last_round else 0
             return secure_reduction(channel, algorithm, cohort, self._last_call)
-        memory = channel.remembered(algorithm.name)
-        basis = Basis(site.data.num_clients, memory, call.reference)
-        return reduction_for(rule, cohort, algorithm.parts, basis)
+        basis = Basis(site.data.num_clients, channel.remembered(algorithm.name), call.reference)
+        return reduction_for(channel.aggregation, cohort, algorithm.parts, basis)
 
     def _reference(
         self, name: str, server: Tree, plan: RoundPlan, aggregation: Aggregation
@@ -210,11 +205,9 @@ class Engine:
         place = self.site.data.server
         if not aggregation.trusted or place is None:
             return {}
-        site, training = self._calls[reference_name(name)]
-        trained = self._train(
-            _Call(site, training, DIRECT), server, [place], plan, lambda report: None, {}
-        )
-        site.states.drop(place)
+        call = _Call(*self._calls[reference_name(name)], DIRECT)
+        trained = self._train(call, server, [place], plan, lambda report: None, {})
+        call.site.states.drop(place)
         return trained.uploads.mean if trained.uploads else {}
 
     def remember(self, memory: Tree) -> None:
@@ -278,8 +271,8 @@ class Engine:
         sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
         if self.members is not None and site.data.kinds is not None:
             flops = self.members.flops
-            costs = (flops / flops.min())[site.data.kinds.of]
-            costs = np.append(costs, 1.0)  # the server's examples are those of one client more
+            # The server's examples are those of one client more.
+            costs = np.append((flops / flops.min())[site.data.kinds.of], 1.0)
             sizes = [round(size * costs[k]) for size, k in zip(sizes, cohort, strict=True)]
         return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 

@@ -1,6 +1,6 @@
 """The task of a user's LightningModule: its `training_step` is the objective. And its habits."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from flfast.datamodules.batches import Batch
 from flfast.lit.task import LocalTask
-from flfast.lit.user_module import UnknownIndex, UserModule, call_step, loss_of, observed
+from flfast.lit.user_module import UserModule, call_step, loss_of, observed
 from flfast.state.tree import Tree
 from flfast.state.weights import layer_inputs
 from flfast.tasks.module import MODULE
@@ -27,6 +27,17 @@ class Habits(NamedTuple):
     unrepeatable: str | None = None
     logged_in_steps: tuple[str, ...] = ()
     validates: bool = False
+
+
+class UnknownIndex:
+    """The number of a batch while a program is recorded, which is for batches of any number."""
+
+    def _refuse(self, *others: Any) -> NoReturn:
+        raise NotImplementedError("the module reads batch_idx, which programs do not follow")
+
+    __bool__ = __int__ = __index__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
+    __truediv__ = __eq__ = __ne__ = __hash__ = __format__ = _refuse
 
 
 class SkippedStepError(Exception):

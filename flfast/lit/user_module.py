@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from inspect import Parameter, signature
-from typing import Any, NoReturn, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 from unittest.mock import patch
 
 import lightning as L
@@ -157,17 +157,6 @@ def observed(
             yield
     finally:
         link.logged, link.silent, link.recorded = None, False, False
-
-
-class UnknownIndex:
-    """The number of a batch while a program is recorded, which is for batches of any number."""
-
-    def _refuse(self, *others: Any) -> NoReturn:
-        raise NotImplementedError("the module reads batch_idx, which programs do not follow")
-
-    __bool__ = __int__ = __index__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
-    __truediv__ = __eq__ = __ne__ = __hash__ = __format__ = _refuse
 
 
 def _metrics(module: nn.Module) -> list[Metric]:

@@ -17,11 +17,11 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.remote_data import RemoteData
 from flfast.engines.evaluation.module_steps import evaluation_step, measured
 from flfast.lit.module_optimizer import ModuleOptimizer
+from flfast.lit.module_task import UnknownIndex
 from flfast.lit.own_step_module import training_metrics
 from flfast.lit.user_loaders import client_loaders, evaluation_batches
 from flfast.lit.user_module import (
     Logged,
-    UnknownIndex,
     UserModule,
     call_step,
     column_of,

@@ -122,7 +122,7 @@ def read_conversations(folder, names, _):
     options = {"tokenizer": "characters", "chat_template": "plain", "vocabulary_size": 9}
     options |= {"max_tokens": 9, "test_fraction": 0.0, "seed": 0}
     root = str(folder / "c.jsonl")
-    return conversations.Conversations(root=root, client_column="who", **options).load(), None
+    return conversations.Instructions(root=root, client_column="who", **options).load(), None
 
 
 def read_frame(_, names, suffix):

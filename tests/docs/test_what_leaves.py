@@ -79,7 +79,7 @@ def test_weights_of_another_client_are_found(share, found):
         server_step=lambda server, uploads: server,
         record=Record(
             lambda server, uploads: uploads.rows["params"],
-            before=lambda server: {n: torch.zeros_like(x) for n, x in server["params"].items()},
+            initial=lambda server: {n: torch.zeros_like(x) for n, x in server["params"].items()},
         ),
         send=send,
     )

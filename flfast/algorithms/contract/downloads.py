@@ -86,8 +86,8 @@ class Downloads:
         self.orders, self.num_clients = orders or {}, len(clients)
         self._places = {client_id: place for place, client_id in enumerate(clients)}
         if algorithm.send is not None and clients:
-            first = partial(algorithm.record.before, server) if algorithm.record else Tree
-            known = Records(first, records)
+            initial = partial(algorithm.record.initial, server) if algorithm.record else Tree
+            known = Records(initial, records)
             self._rows = algorithm.send(server, known, clients)
         if encode is None:
             self.broadcast, self.num_bytes = self.exact, num_bytes(self.exact)
@@ -163,7 +163,7 @@ def first_record(algorithm: Algorithm, initial: Tree) -> Tree:
     `initial` are the initial weights of the model.
     """
     record = algorithm.record
-    return record.before(algorithm.server_state(initial)) if record else {}
+    return record.initial(algorithm.server_state(initial)) if record else {}
 
 
 def joint_leaves(algorithm: Algorithm, weights: Tree) -> Tree:

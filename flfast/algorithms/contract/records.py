@@ -16,11 +16,11 @@ class Record(NamedTuple):
     Attributes:
         rows: (server state, `Uploads`) -> the new records of the clients that uploaded, each leaf
             [K, ...].
-        before: server state -> what `Records` has of a client before its first upload.
+        initial: server state -> what `Records` has of a client that has not uploaded yet.
     """
 
     rows: Callable[[Tree, Uploads], Tree]
-    before: Callable[[Tree], Tree]
+    initial: Callable[[Tree], Tree]
 
 
 class Records:

@@ -22,18 +22,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         ValueError: if a round has several calls, and the algorithm has states of clients. Or if
             the server trains, which it can do with a whole model only. Or if clients have slices.
     """
-    if algorithm.slices:
-        raise ValueError(
-            f"a part of the model on the clients (bn=local) with algorithm={algorithm.name}, "
-            f"whose clients have slices of the model; allowed: bn=recalibrate, aggregate"
-        )
-    several = algorithm.round and algorithm.stateful
-    if algorithm.server_calls or several:
-        does = "calls clients several times" if several else "trains the whole model on the server"
-        raise ValueError(
-            f"a part of the model on the clients (bn=local) with algorithm={algorithm.name}, "
-            f"which {does}; use bn=aggregate, or another algorithm"
-        )
+    _check(algorithm)
 
     def shared(tree: Tree) -> Tree:
         return without(tree, initial)
@@ -44,7 +33,7 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
     inner = viewed(
         replace(algorithm, personal=algorithm.personal or (lambda sent, _: model_weights(sent))),
         {"server": shared, "download": download, "context": inner_context},
-        dict.fromkeys(("send", "record.rows", "record.before"), shared),
+        dict.fromkeys(("send", "record.rows", "record.initial"), shared),
     )
     run = inner.round
 
@@ -67,3 +56,19 @@ def keep_local(algorithm: Algorithm, initial: Tree) -> Algorithm:
         round=run and (lambda server, rnd: merge(server, run(server, rnd))),
         calls=tuple(keep_local(call, initial) for call in algorithm.calls),
     )
+
+
+def _check(algorithm: Algorithm) -> None:
+    """Refuse an algorithm of which no part can stay on the client; see `keep_local`."""
+    if algorithm.slices:
+        raise ValueError(
+            f"a part of the model on the clients (bn=local) with algorithm={algorithm.name}, "
+            f"whose clients have slices of the model; allowed: bn=recalibrate, aggregate"
+        )
+    several = algorithm.round and algorithm.stateful
+    if algorithm.server_calls or several:
+        does = "calls clients several times" if several else "trains the whole model on the server"
+        raise ValueError(
+            f"a part of the model on the clients (bn=local) with algorithm={algorithm.name}, "
+            f"which {does}; use bn=aggregate, or another algorithm"
+        )

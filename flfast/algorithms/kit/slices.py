@@ -97,18 +97,9 @@ def with_masked_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
     placed = algorithm.kit.place
     assert placed is not None
 
-    def present(ctx: Context) -> Tensor:
-        labels = ctx.facts["labels"]
-        return (labels > 0).to(labels.dtype)  # a device may lack float64
-
-    def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
-        logits = task.logits(params, batch)
-        masked = logits * present(ctx).to(logits.dtype)
-        return task.mean(F.cross_entropy(masked, batch.targets, reduction="none"))
-
     def finish(done: Finished, ctx: Context) -> tuple[Tree, Tree]:
         upload, _ = algorithm.finish(done, ctx)
-        classes = {name: present(ctx).to(leaf.dtype) for name, leaf in every.items()}
+        classes = {name: _present(ctx).to(leaf.dtype) for name, leaf in every.items()}
         return {**upload, **classes}, classes
 
     def own_rows(weights: Tree, classes: Tensor) -> tuple[Tree, Tree]:
@@ -128,13 +119,25 @@ def with_masked_classes(algorithm: Algorithm, initial: Tree) -> Algorithm:
         algorithm,
         tasks=("classification",),
         facts=("labels",),
-        loss=loss,
+        loss=_masked_loss,
         client_state=lambda broadcast: every,
         finish=finish,
         kit=algorithm.kit._replace(place=place),
         parts={**algorithm.parts, **dict.fromkeys(every, Part(learned=False))},
         personal=personal,
     )
+
+
+def _present(ctx: Context) -> Tensor:
+    """1 for the classes of which a client has examples, else 0 [C]."""
+    labels = ctx.facts["labels"]
+    return (labels > 0).to(labels.dtype)  # a device may lack float64
+
+
+def _masked_loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
+    logits = task.logits(params, batch)
+    masked = logits * _present(ctx).to(logits.dtype)
+    return task.mean(F.cross_entropy(masked, batch.targets, reduction="none"))
 
 
 def check_slice(weights: Tree, whole: Tree, *, lacks_layers: bool = False) -> None:

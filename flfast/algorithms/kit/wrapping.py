@@ -15,7 +15,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "broadcast": ("server",),
     "send": ("server", "records", "clients"),
     "record.rows": ("server", "uploads"),
-    "record.before": ("server",),
+    "record.initial": ("server",),
     "start": ("broadcast", "client"),
     "loss": ("context",),
     "gradient": ("context",),

@@ -58,7 +58,7 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
     def models(server: Tree, uploads: Uploads) -> Tree:
         return {**uploads.rows, **add(uploads.sent, model_weights(uploads.rows))}
 
-    def before(server: Tree) -> Tree:
+    def initial_record(server: Tree) -> Tree:
         return {**model_weights(server), "mask": no_masks(server["params"])}
 
     def server_step(server: Tree, uploads: Uploads) -> Tree:
@@ -71,7 +71,7 @@ def fedcac(*, tau: UpToOne, beta: Positive, weighting: Weighting) -> Algorithm:
         server_state=lambda weights: {**weights, "rounds": torch.tensor(0)},
         broadcast=lambda server: {"params": {}, "buffers": {}},
         send=send,
-        record=Record(models, before),
+        record=Record(models, initial_record),
         finish=finish,
         parts={"params": ROWS, "buffers": ROWS, "mask": Part("rows", learned=False)},
         server_step=server_step,

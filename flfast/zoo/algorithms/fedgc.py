@@ -21,16 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flfast.algorithms.contract import (
-    Algorithm,
-    Context,
-    Finished,
-    Part,
-    Record,
-    Records,
-    Task,
-    Weighting,
-)
+from flfast.algorithms.contract.algorithm import Algorithm, Weighting
+from flfast.algorithms.contract.client import Context, Finished, Task
+from flfast.algorithms.contract.records import Record, Records
+from flfast.algorithms.contract.uploads import Part
 from flfast.algorithms.kit.last_layer import linear_head
 from flfast.algorithms.kit.split import split
 from flfast.datamodules.batches import Batch
@@ -73,7 +67,7 @@ def fedgc(
                 **add(uploads.sent, uploads.rows["head"]),
                 CLASSES: uploads.rows[CLASSES],
             },
-            before=lambda server: {**part_of(server, kept), CLASSES: torch.ones_like(like)},
+            initial=lambda server: {**part_of(server, kept), CLASSES: torch.ones_like(like)},
         ),
         loss=loss,
         finish=finish,

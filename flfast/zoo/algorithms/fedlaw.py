@@ -20,16 +20,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract import (
-    Algorithm,
-    Batch,
-    Context,
-    LocalStage,
-    Part,
-    Round,
-    ServerCall,
-    Task,
-)
+from flfast.algorithms.contract.algorithm import Algorithm, Round, ServerCall
+from flfast.algorithms.contract.client import Context, LocalStage, Task
+from flfast.algorithms.contract.uploads import Part
+from flfast.datamodules.batches import Batch
 from flfast.state.options import Count, Positive
 from flfast.state.tree import Tree, add, float_type, merge, part_of, tree_map
 from flfast.state.weights import model_weights

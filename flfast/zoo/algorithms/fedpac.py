@@ -66,7 +66,7 @@ def fedpac(
         server_state=lambda weights: {**weights, **first},
         broadcast=lambda server: without(server, kept),
         send=lambda server, records, clients: records[clients],
-        record=Record(record, before=lambda server: part_of(server, kept)),
+        record=Record(record, initial=lambda server: part_of(server, kept)),
         stages=(statistics_sums(top), fit, align, class_sums(len(like), top.fixed_features)),
         finish=finish,
         parts={"own": Part("rows"), "sums": Part("sum", over="counts"), "counts": counts},

@@ -23,15 +23,9 @@ from dataclasses import replace
 from torch import Tensor
 from torch.optim import Optimizer
 
-from flfast.algorithms.contract import (
-    Algorithm,
-    Context,
-    Finished,
-    KitFunctions,
-    Round,
-    Uploads,
-    Weighting,
-)
+from flfast.algorithms.contract.algorithm import Algorithm, Round, Weighting
+from flfast.algorithms.contract.client import Context, Finished, KitFunctions
+from flfast.algorithms.contract.uploads import Uploads
 from flfast.algorithms.kit.server_optimizer import server_optimized
 from flfast.state.options import Count, UpToOne
 from flfast.state.tree import Tree, merge, part_of, sub, tree_map

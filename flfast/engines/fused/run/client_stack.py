@@ -26,9 +26,11 @@ from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import (
     LocalSteps,
+    StackOrder,
     StackSpan,
     auto_width,
     local_steps,
+    read_groups,
     stack_spans,
 )
 from flfast.engines.fused.run.training_state import TrainingState, bare_result, with_losses
@@ -139,46 +141,30 @@ class StackProgram:
             NotImplementedError: if the step depends on the number of clients.
         """
         stack[-1].seed_torch()  # clients of a stack draw together
-        shares = [step.stage.share for step in self.client.steps]
         parts = [
-            [start.data.subset(share, stage) for start in stack]
-            for stage, share in enumerate(shares)
+            [start.data.subset(step.stage.share, stage) for start in stack]
+            for stage, step in enumerate(self.client.steps)
         ]
-        stages = [
-            _local_steps(data, of_stage)
-            for data, of_stage in zip(parts, zip(*plans, strict=True), strict=True)
-        ]
-        given, ids = [s.context for s in stack], [s.data.client_id for s in stack]
+        stages = [*map(_local_steps, parts, zip(*plans, strict=True))]
+        seen = np.zeros(len(stack), dtype=np.int64)
         with torch.inference_mode():
-            contexts = self.client.contexts.on_device(given, plans[0][0].round_idx)
-            if self._state.width < len(stack):
-                self._state = TrainingState(self.client.steps, len(stack))
-            pairs = zip(stack, contexts, strict=True)
-            self._state.load([start._replace(context=context) for start, context in pairs])
-            seen = np.zeros(len(stack), dtype=np.int64)
+            contexts = self._load(stack, plans[0][0].round_idx)
             for stage, (data, steps) in enumerate(zip(parts, stages, strict=True)):
-                contexts = [
-                    self.client.reach_stage(self._state, place, stage, ids[place], context)
-                    for place, context in enumerate(contexts)
-                ]
+                contexts = self._reach(stage, stack, contexts)
                 seen += self._run(stage, data, contexts, steps)
-            contexts = [
-                self.client.reach_stage(self._state, place, len(stages), ids[place], context)
-                for place, context in enumerate(contexts)
-            ]
-        counted = zip(stack, contexts, seen.tolist(), zip(*stages, strict=True), strict=True)
+            contexts = self._reach(len(stages), stack, contexts)
+        by_client = zip(zip(*stages, strict=True), zip(*parts, strict=True), strict=True)
         bare = [
             bare_result(
                 start,
                 context.measured,
                 num_seen=num_seen,
-                num_examples=max(
-                    min(steps.total, steps.epoch, len(data[place].indices))
-                    for steps, data in zip(by_stage, parts, strict=True)
-                ),
-                num_steps=sum(len(steps.sizes) for steps in by_stage),
+                num_examples=max(map(_num_examples, steps, data)),
+                num_steps=sum(len(each.sizes) for each in steps),
             )
-            for place, (start, context, num_seen, by_stage) in enumerate(counted)
+            for start, context, num_seen, (steps, data) in zip(
+                stack, contexts, seen.tolist(), by_client, strict=True
+            )
         ]
         stop = 0
         for final in self._state.final_states(len(stack)):
@@ -187,6 +173,25 @@ class StackProgram:
             copies = partial(self._copies, results, stack[members], final)
             yield TrainedStack(results, model_weights(final), copies)
             stop = members.stop
+
+    def _load(self, stack: Sequence[ClientStart], round_idx: int) -> list[Context]:
+        """Write the clients' starts into the training state; returns contexts on its device."""
+        contexts = self.client.contexts.on_device([start.context for start in stack], round_idx)
+        if self._state.width < len(stack):
+            self._state = TrainingState(self.client.steps, len(stack))
+        pairs = zip(stack, contexts, strict=True)
+        self._state.load([start._replace(context=context) for start, context in pairs])
+        return contexts
+
+    def _reach(
+        self, stage: int, stack: Sequence[ClientStart], contexts: list[Context]
+    ) -> list[Context]:
+        """The clients' contexts as they reach a stage; see `ClientProgram.reach_stage`."""
+        ids = (start.data.client_id for start in stack)
+        return [
+            self.client.reach_stage(self._state, place, stage, client_id, context)
+            for place, (client_id, context) in enumerate(zip(ids, contexts, strict=True))
+        ]
 
     def _copies(
         self, bare: list[LocalResult], starts: Sequence[ClientStart], final: Tree
@@ -204,7 +209,7 @@ class StackProgram:
     ) -> np.ndarray:
         """Take all local steps of a stage; returns what each client has seen, int64 [S]."""
         exact = self.client.is_exact(stage, data[0], contexts[0])
-        order = _StackOrder(data, steps)
+        order = StackOrder(data, steps)
         settings = self.client.settings(stage, contexts[0])
         single = [self._state.slot(0, stage), contexts[0].trees, settings, self._batch]
         together: Tree = joined(
@@ -223,33 +228,54 @@ class StackProgram:
             trees = [state, context, settings, self._batch]
             return BoundStep(programs, "whole", trees, single=None if width == 1 else single)
 
-        for span in stack_spans(order.sizes, data[0].batching, exact=exact):
-            step = bound(span.place, span.width)
-            for rows in self._rows(span, order):
+        spans = stack_spans(order.sizes, data[0].batching, exact=exact)
+        num_rows = ROWS_PER_READ.get(self.client.device.type, ROWS_PER_READ["cpu"])
+        # Each read of augmented examples draws from the generators of its clients.
+        alone = data[0].data.examples.transform.augments
+        for group in read_groups(spans, num_rows, together=not alone):
+            for span, rows in zip(group, self._rows(group, order), strict=True):
                 if span.width == 1:
                     rows = tree_map(lambda row: row.squeeze(1), rows)
-                step(rows, num=len(rows["num"]))
+                bound(span.place, span.width)(rows, num=span.num)
         return order.seen
 
     @property
     def _batch(self) -> Tree:
         return {"share": torch.ones_like(self._state.state["loss"][0])}
 
-    def _rows(self, span: StackSpan, order: "_StackOrder") -> Iterator[Tree]:
-        """The rows of a span's steps in chunks, each row [T, S, B, ...]."""
-        indices, sizes = order.indices(span)
-        data = order.data[span.place : span.place + span.width]
-        loss = self._state.state["loss"]
-        num_rows = ROWS_PER_READ.get(loss.device.type, ROWS_PER_READ["cpu"])
-        at_once = max(num_rows // (span.width * span.size), 1)
-        for start in range(0, span.num, at_once):
-            part = slice(start, start + at_once)
-            real = np.arange(span.size) < sizes[part, :, None]
-            read = self.client.reader.read_stack(indices[part], real, data)
-            num = to_device(sizes[part], loss.device).to(loss.dtype)
-            weights = to_device(real, loss.device).to(loss.dtype) / num.unsqueeze(-1)
-            by_name = dict(zip(self.client.reader.names, read, strict=True))
-            yield {"weights": weights, "num": num, **by_name}
+    def _rows(self, spans: Sequence[StackSpan], order: StackOrder) -> Iterator[Tree]:
+        """The rows of each span's steps, [T, S, B, ...], which one gather reads."""
+        loss, reader = self._state.state["loss"], self.client.reader
+        indices, sizes = zip(*map(order.indices, spans), strict=True)
+        counts = [
+            np.broadcast_to(of[:, :, None], at.shape)
+            for of, at in zip(sizes, indices, strict=True)
+        ]
+        real = [np.arange(span.size) < of for span, of in zip(spans, counts, strict=True)]
+        if len(spans) == 1:
+            clients = order.data[spans[0].place :][: spans[0].width]
+            read = reader.read_stack(indices[0], real[0], clients)
+        else:
+            read = reader.read(_flat(indices), order.data[0])
+        num, count, is_real = (
+            to_device(_flat(part), loss.device).to(loss.dtype) for part in (sizes, counts, real)
+        )
+        rows = {"weights": is_real / count, **dict(zip(reader.names, read, strict=True))}
+        parts = {name: row.split([at.size for at in indices]) for name, row in rows.items()}
+        of_steps = num.split([of.size for of in sizes])
+        for place, at in enumerate(indices):
+            span_rows = {name: part[place].unflatten(0, at.shape) for name, part in parts.items()}
+            yield {"num": of_steps[place].view(at.shape[:2]), **span_rows}
+
+
+def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The elements of all arrays, one after another."""
+    return np.concatenate([array.ravel() for array in arrays])
+
+
+def _num_examples(steps: LocalSteps, data: ClientDataModule) -> int:
+    """Number of different examples that local training of a stage has used."""
+    return min(steps.total, steps.epoch, len(data.indices))
 
 
 def _local_steps(data: Sequence[ClientDataModule], plans: Sequence[RoundPlan]) -> list[LocalSteps]:
@@ -260,46 +286,6 @@ def _local_steps(data: Sequence[ClientDataModule], plans: Sequence[RoundPlan]) -
         )
         for client, plan in zip(data, plans, strict=True)
     ]
-
-
-class _StackOrder:
-    """The indices of every client's examples in the order of its steps.
-
-    Attributes:
-        data: data of the clients.
-        sizes: batch sizes of their steps, int64 [T, S]; 0 after a client's last step.
-        seen: targets that count of each client's steps, int64 [S].
-    """
-
-    def __init__(self, data: list[ClientDataModule], steps: list[LocalSteps]) -> None:
-        longest = max(len(client.sizes) for client in steps)
-        self.data, self.sizes = data, np.zeros((longest, len(steps)), dtype=np.int64)
-        for place, client in enumerate(steps):
-            self.sizes[: len(client.sizes), place] = client.sizes
-        orders = [_order(client, of_client) for client, of_client in zip(data, steps, strict=True)]
-        examples = data[0].data.examples
-        self.seen = np.array([examples.num_counted(order) for order in orders])
-        self._indices = np.concatenate(orders)
-        ends = np.cumsum(self.sizes.T).reshape(self.sizes.shape[::-1]).T
-        self._starts = ends - self.sizes  # of each step in the indices
-
-    def indices(self, span: StackSpan) -> tuple[np.ndarray, np.ndarray]:
-        """A span's indices [T, S, B], any index where it is padding, and batch sizes [T, S]."""
-        steps = slice(span.step, span.step + span.num)
-        members = slice(span.place, span.place + span.width)
-        sizes, starts = self.sizes[steps, members], self._starts[steps, members, None]
-        row = np.arange(span.size)
-        places = np.where(row < sizes[:, :, None], starts + row, starts[:1])
-        return self._indices[places], sizes
-
-
-def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
-    """Indices of a client's examples in the order of its steps, over all local epochs."""
-    left, parts = steps.total, []
-    while left:
-        parts.append(data.next_order()[: min(left, steps.epoch)])
-        left -= len(parts[-1])
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _narrow_context(together: Tree, single: Tree, members: slice) -> Tree:

@@ -84,7 +84,7 @@ class ExampleReader:
     def read_stack(
         self, index: np.ndarray, real: np.ndarray, clients: list[ClientDataModule]
     ) -> list[Tensor]:
-        """Inputs and targets [T, S, B, ...] of the steps of several clients.
+        """Inputs and targets [T * S * B, ...] of the steps of several clients.
 
         Args:
             index: indices of examples, int64 [T, S, B]; any index where it is padding.
@@ -92,12 +92,10 @@ class ExampleReader:
                 that would advance the client's generator.
             clients: S of them.
         """
-        shape = index.shape
         if not clients[0].data.examples.transform.augments:
-            rows = self.read(index.reshape(-1), clients[0])
-            return [row.unflatten(0, shape) for row in rows]
+            return self.read(index.reshape(-1), clients[0])
         parts, start = [], 0
-        places = np.zeros(shape, dtype=np.int64)  # positions in the concatenated parts
+        places = np.zeros(index.shape, dtype=np.int64)  # positions in the concatenated parts
         for column, client in enumerate(clients):
             parts.append(self.read(index[:, column][real[:, column]], client))
             num = len(parts[-1][-1])
@@ -105,7 +103,7 @@ class ExampleReader:
             start += num
         chosen = to_device(places.reshape(-1), self._device)
         joined = map(torch.cat, zip(*parts, strict=True))
-        return [row.index_select(0, chosen).unflatten(0, shape) for row in joined]
+        return [row.index_select(0, chosen) for row in joined]
 
 
 class ExampleRows:

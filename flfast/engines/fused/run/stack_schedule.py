@@ -7,7 +7,7 @@ Before the first round of a plan it asks `auto_width` how many clients train tog
 traced step of one client.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from flfast.datamodules.batches import local_epoch
+from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.graph.dataflow import is_random
 from flfast.engines.fused.graph.trace import placeholders
 from flfast.engines.fused.run.step_schedule import padded_size
@@ -174,6 +175,68 @@ core fully without a stack."""
 
 FREE_SHARE = 0.5
 """Share of a GPU's free memory that a stack may take."""
+
+
+class StackOrder:
+    """The indices of every client's examples in the order of its steps.
+
+    Attributes:
+        data: data of the clients.
+        sizes: batch sizes of their steps, int64 [T, S]; 0 after a client's last step.
+        seen: targets that count of each client's steps, int64 [S].
+    """
+
+    def __init__(self, data: list[ClientDataModule], steps: list[LocalSteps]) -> None:
+        longest = max(len(client.sizes) for client in steps)
+        self.data, self.sizes = data, np.zeros((longest, len(steps)), dtype=np.int64)
+        for place, client in enumerate(steps):
+            self.sizes[: len(client.sizes), place] = client.sizes
+        orders = [_order(client, of_client) for client, of_client in zip(data, steps, strict=True)]
+        examples = data[0].data.examples
+        self.seen = np.array([examples.num_counted(order) for order in orders])
+        self._indices = np.concatenate(orders)
+        ends = np.cumsum(self.sizes.T).reshape(self.sizes.shape[::-1]).T
+        self._starts = ends - self.sizes  # of each step in the indices
+
+    def indices(self, span: StackSpan) -> tuple[np.ndarray, np.ndarray]:
+        """A span's indices [T, S, B], any index where it is padding, and batch sizes [T, S]."""
+        steps = slice(span.step, span.step + span.num)
+        members = slice(span.place, span.place + span.width)
+        sizes, starts = self.sizes[steps, members], self._starts[steps, members, None]
+        row = np.arange(span.size)
+        places = np.where(row < sizes[:, :, None], starts + row, starts[:1])
+        return self._indices[places], sizes
+
+
+def _order(data: ClientDataModule, steps: LocalSteps) -> np.ndarray:
+    """Indices of a client's examples in the order of its steps, over all local epochs."""
+    left, parts = steps.total, []
+    while left:
+        parts.append(data.next_order()[: min(left, steps.epoch)])
+        left -= len(parts[-1])
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def read_groups(
+    spans: Iterable[StackSpan], num_rows: int, *, together: bool
+) -> Iterator[list[StackSpan]]:
+    """Spans in groups whose rows one gather reads: at most `num_rows`, but at least one step.
+
+    Longer spans are divided. Without `together`, every group is one span.
+    """
+    group, taken = list[StackSpan](), 0
+    for span in spans:
+        per_step = span.width * span.size
+        at_once = max(num_rows // per_step, 1)
+        for start in range(0, span.num, at_once):
+            num = min(at_once, span.num - start)
+            if group and not (together and taken + num * per_step <= num_rows):
+                yield group
+                group, taken = [], 0
+            group.append(span._replace(step=span.step + start, num=num))
+            taken += num * per_step
+    if group:
+        yield group
 
 
 def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int:

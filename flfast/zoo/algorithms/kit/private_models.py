@@ -28,7 +28,7 @@ def private_models(name: str, initial: Tree, *, known: Callable[[Tree], Tree]) -
         evaluate_server=False,
         server_state=lambda weights: {"params": {}, "buffers": {}},
         client_state=lambda broadcast: {"own": initial},
-        record=Record(record, before=lambda server: initial),
+        record=Record(record, initial=lambda server: initial),
         start=lambda broadcast, client: client["own"],
         finish=finish,
         parts={"params": Part("rows"), "buffers": Part("rows")},

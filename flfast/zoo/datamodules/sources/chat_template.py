@@ -1,4 +1,4 @@
-"""Conversations as text, and which parts of it are answers."""
+"""Instructions as text, and which parts of it are answers."""
 
 import json
 from collections.abc import Callable, Sequence

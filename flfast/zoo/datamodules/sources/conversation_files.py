@@ -1,4 +1,4 @@
-"""Conversations in JSONL files, in the three forms in which instruction data are published."""
+"""Instructions in JSONL files, in the three forms in which instruction data are published."""
 
 import json
 from collections.abc import Iterator

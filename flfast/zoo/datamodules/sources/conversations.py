@@ -1,4 +1,4 @@
-"""Conversations and their answers, for fine-tuning language models: only answers are predicted."""
+"""Instructions and their answers, for fine-tuning language models: only answers are predicted."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversations(DataSource):
-    """Conversations as tokens int64 [N, max_tokens], one a row; shorter ones end with padding.
+class Instructions(DataSource):
+    """Instructions as tokens int64 [N, max_tokens], one a row; shorter ones end with padding.
 
     The target of a position is the next token if it belongs to an answer, else `IGNORED`. Of a
     longer conversation, the last `max_tokens` + 1 tokens are kept. Each text before an answer, and

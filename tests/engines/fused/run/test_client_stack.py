@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flfast.engines.fused.run.client_stack import _StackOrder
-from flfast.engines.fused.run.stack_schedule import local_steps, stack_spans
+from flfast.engines.fused.run.stack_schedule import StackOrder, local_steps, stack_spans
 from flfast.state.plan import Batching
 
 SIZES = [23, 23, 11, 9, 4, 1]
@@ -19,7 +18,7 @@ def test_a_stack_reads_the_examples_of_its_clients(make_data, epochs, steps, las
     data, batching = make_data(SIZES), Batching(5, last_batch=last)
     counts = [local_steps(n, batching, epochs=epochs, steps=steps) for n in SIZES]
     clients = [data.client(k, batching=batching) for k in range(len(SIZES))]
-    order, read = _StackOrder(clients, counts), [[] for _ in SIZES]
+    order, read = StackOrder(clients, counts), [[] for _ in SIZES]
     for span in stack_spans(order.sizes, batching, exact=exact):
         indices, sizes = order.indices(span)
         assert indices.shape == (span.num, span.width, span.size)

@@ -17,7 +17,7 @@ from flfast.datamodules.remote_data import schema_of
 from flfast.datamodules.sources.text_tokens import make_tokenizer
 from flfast.tasks.task_type import IGNORED
 from flfast.zoo.datamodules.sources.chat_template import END, plain
-from flfast.zoo.datamodules.sources.conversations import Conversations
+from flfast.zoo.datamodules.sources.conversations import Instructions
 
 SETTINGS = {
     "client_column": None,
@@ -61,7 +61,7 @@ def test_the_targets_that_count_are_the_answers(contents):
     found = chat(*contents)
     with tempfile.TemporaryDirectory() as folder:
         root = write(Path(folder) / "one.jsonl", found)
-        examples = Conversations(root=root, **SETTINGS).load()
+        examples = Instructions(root=root, **SETTINGS).load()
     expected = [f"{content}{END}" for content in contents[1::2]]
     assert answers(examples) == "".join(expected)
     messages = found["messages"][: 2 * len(expected)]
@@ -81,7 +81,7 @@ def test_the_three_forms_are_equal(instruction, more, answer):
         chat(prompt, answer),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        examples = Conversations(
+        examples = Instructions(
             root=write(Path(folder) / "forms.jsonl", *forms), **SETTINGS
         ).load()
     for values in (examples.inputs, examples.targets):
@@ -91,7 +91,7 @@ def test_the_three_forms_are_equal(instruction, more, answer):
 @pytest.mark.parametrize("tokenizer", ["words", "bpe"])
 def test_a_trained_tokenizer_knows_training_texts_and_splits_between_parts(tmp_path, tokenizer):
     root = write(tmp_path / "a.jsonl", chat("how many ?", "four", "sure ?", " yes"))
-    examples = Conversations(root=root, **SETTINGS | {"tokenizer": tokenizer}).load()
+    examples = Instructions(root=root, **SETTINGS | {"tokenizer": tokenizer}).load()
     expected = {"words": f" four {END} yes {END}", "bpe": f"four{END} yes{END}"}
     # A character of three bytes is three tokens, whose texts are no characters.
     found = answers(examples).replace("\ufffd" * 3, END)
@@ -121,7 +121,7 @@ def write_config(folder, template):
 def test_the_template_of_a_tokenizer_of_hugging_face_is_used(folder):
     root = write(folder / "a.jsonl", chat("be ?", " to be", "or", "not"))
     options = SETTINGS | {"tokenizer": str(folder / "tokenizer.json")}
-    examples = Conversations(root=root, **options).load()
+    examples = Instructions(root=root, **options).load()
     assert answers(examples) == "to be<|im_end|>\nnot<|im_end|>\n"
     assert everything(examples).startswith("<|im_start|>user\nbe ?<|im_end|>\n<|im_start|>assi")
     number = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("<|im_end|>")
@@ -129,9 +129,9 @@ def test_the_template_of_a_tokenizer_of_hugging_face_is_used(folder):
     # The same template in the file of its own that newer versions write.
     text = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
-    assert everything(Conversations(root=root, **options).load()).startswith("<user>")
+    assert everything(Instructions(root=root, **options).load()).startswith("<user>")
     (folder / "chat_template.jinja").write_text(text)
-    assert torch.equal(Conversations(root=root, **options).load().targets, examples.targets)
+    assert torch.equal(Instructions(root=root, **options).load().targets, examples.targets)
 
 
 def test_a_template_is_refused_where_it_cannot_tell_answers(folder, monkeypatch):
@@ -139,19 +139,19 @@ def test_a_template_is_refused_where_it_cannot_tell_answers(folder, monkeypatch)
     with_system = {"messages": [{"role": "system", "content": "x"}, *chat("a", "b")["messages"]]}
     root = write(folder / "a.jsonl", chat("a", "b"), with_system)
     with pytest.raises(ValueError, match=r"a.jsonl line 2: .* refuses it: no system; allowed"):
-        Conversations(root=root, **options).load()
+        Instructions(root=root, **options).load()
     write_config(folder, "{{ messages | length }}{% for m in messages %}{{m.content}}{% endfor %}")
     with pytest.raises(ValueError, match=r"line 1: .* changes the text before an answer"):
-        Conversations(root=root, **options).load()
+        Instructions(root=root, **options).load()
     assert (
-        answers(Conversations(root=root, **options | {"chat_template": "plain"}).load())[0] == "b"
+        answers(Instructions(root=root, **options | {"chat_template": "plain"}).load())[0] == "b"
     )
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"pip install 'flfast\[transformers\]'"):
-        Conversations(root=root, **options).load()
+        Instructions(root=root, **options).load()
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match="chat template in its folder cannot be read"):
-        Conversations(root=root, **options).load()
+        Instructions(root=root, **options).load()
 
 
 def test_a_tokenizer_that_drops_answers_is_refused(tmp_path):
@@ -160,18 +160,18 @@ def test_a_tokenizer_that_drops_answers_is_refused(tmp_path):
     made.save(str(tmp_path / "tokenizer.json"))
     root = write(tmp_path / "a.jsonl", chat("a", ""))
     with pytest.raises(ValueError, match=r"line 1: .* leaves no token of its answers"):
-        Conversations(
+        Instructions(
             root=root, **SETTINGS | {"tokenizer": str(tmp_path / "tokenizer.json")}
         ).load()
 
 
 def test_of_a_long_conversation_the_end_is_kept(tmp_path, caplog):
     root = write(tmp_path / "a.jsonl", chat("a", "b"), chat("x" * 99, "long answer"))
-    examples = Conversations(root=root, **SETTINGS | {"max_tokens": 30}).load()
+    examples = Instructions(root=root, **SETTINGS | {"max_tokens": 30}).load()
     assert everything(examples, 1) == f"{'x' * 9}{END}<assistant>\nlong answer{END}"[-31:]
     assert answers(examples, 1) == f"long answer{END}"
     assert "1 of 2 conversations are longer" in caplog.text
-    short = Conversations(root=root, **SETTINGS | {"max_tokens": 3}).load()
+    short = Instructions(root=root, **SETTINGS | {"max_tokens": 3}).load()
     assert answers(short, 1) == f"er{END}"  # the first of four tokens is no target
 
 
@@ -183,15 +183,15 @@ def test_clients_are_files_or_the_values_of_a_column(tmp_path):
     write(folder / "bob.jsonl", *lines[6:])
     named = [line | {"who": "ann" if i < 6 else "bob"} for i, line in enumerate(lines)]
     options = SETTINGS | {"test_fraction": 0.4}
-    files = Conversations(root=str(folder), **options).load()
+    files = Instructions(root=str(folder), **options).load()
     column = write(tmp_path / "all.jsonl", *named)
-    one = Conversations(root=column, **options | {"client_column": "who"}).load()
+    one = Instructions(root=column, **options | {"client_column": "who"}).load()
     for examples in (files, one):
         assert examples.owner.tolist() == [0] * 6 + [1] * 4
         assert examples.client_names == ("ann", "bob")
         assert [int(examples.is_test[examples.owner == k].sum()) for k in (0, 1)] == [2, 2]
     assert torch.equal(files.inputs, one.inputs)
-    assert Conversations(root=column, **options).load().owner is None
+    assert Instructions(root=column, **options).load().owner is None
 
 
 def test_real_clients_have_equal_tokens_by_a_file_only(tmp_path):
@@ -199,9 +199,9 @@ def test_real_clients_have_equal_tokens_by_a_file_only(tmp_path):
     made = make_tokenizer("bpe", texts=["abc"], vocabulary_size=300)
     made.save(str(tmp_path / "tokenizer.json"))
     by_file = SETTINGS | {"tokenizer": str(tmp_path / "tokenizer.json")}
-    ours, theirs = (schema_of(Conversations(root=root, **by_file).load()) for root in roots)
+    ours, theirs = (schema_of(Instructions(root=root, **by_file).load()) for root in roots)
     assert ours == theirs
-    ours, theirs = (schema_of(Conversations(root=root, **SETTINGS).load()) for root in roots)
+    ours, theirs = (schema_of(Instructions(root=root, **SETTINGS).load()) for root in roots)
     assert ours.names != theirs.names
 
 
@@ -234,7 +234,7 @@ def test_a_line_of_another_form_is_named(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_text(f"{json.dumps(chat('a', 'b'))}\n{line}\n\n")
     with pytest.raises(ValueError, match=message) as caught:
-        Conversations(root=str(path), **SETTINGS).load()
+        Instructions(root=str(path), **SETTINGS).load()
     assert str(caught.value).startswith(f"{path} line 2")
 
 
@@ -244,17 +244,17 @@ def test_missing_files_and_names_are_errors(tmp_path):
         (tmp_path, r"has no \*.jsonl; expected a file for each client"),
     ):
         with pytest.raises(ValueError, match=message):
-            Conversations(root=str(root), **SETTINGS).load()
+            Instructions(root=str(root), **SETTINGS).load()
     path = tmp_path / "a.jsonl"
     path.write_text("\n \n")
     with pytest.raises(ValueError, match=r"a.jsonl: the file is empty"):
-        Conversations(root=str(tmp_path), **SETTINGS).load()
+        Instructions(root=str(tmp_path), **SETTINGS).load()
     write(path, chat("a", "b") | {"who": True})
     for column, found in (("who", "True"), ("whom", "None")):
         with pytest.raises(ValueError, match=f"line 1: data.client_column={column} is {found}"):
-            Conversations(root=str(path), **SETTINGS | {"client_column": column}).load()
+            Instructions(root=str(path), **SETTINGS | {"client_column": column}).load()
     with pytest.raises(ValueError, match=r"data.client_column=who: the files in data.root="):
-        Conversations(root=str(tmp_path), **SETTINGS | {"client_column": "who"}).load()
+        Instructions(root=str(tmp_path), **SETTINGS | {"client_column": "who"}).load()
 
 
 @pytest.mark.slow
