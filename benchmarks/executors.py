@@ -21,7 +21,7 @@ from torch import nn
 from flfast.algorithms.contract.client import LocalStage
 from flfast.algorithms.fedavg import fedavg
 from flfast.engines.fused.graph.executor import EXECUTORS, Executor
-from flfast.engines.fused.graph.instructions import Instructions, instructions
+from flfast.engines.fused.graph.instructions import StepCode, instructions
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import operators, rewritten, simplified
 from flfast.engines.fused.graph.update_rules import local_optimizer
@@ -46,7 +46,7 @@ def models() -> Iterator[tuple[str, nn.Module]]:
 
 
 def steps_of(
-    model: nn.Module, executor: Callable[[Instructions], Executor], *, kernels: bool
+    model: nn.Module, executor: Callable[[StepCode], Executor], *, kernels: bool
 ) -> Callable[[int], None]:
     """Number of steps -> None; takes them."""
     use_channels_last(model)

@@ -24,8 +24,7 @@ from flfast.engines.fused.run.training_state import TrainingState
 from flfast.lit import trainers
 from flfast.lit.trainers import ReusedTrainer
 from flfast.output.callbacks.monitor import Monitor
-from flfast.state.transfer import to_host
-from flfast.state.tree import Tree, joined, leaves, part_of, tree_map
+from flfast.state.tree import Tree, joined, leaves, part_of, to_host, tree_map
 
 _aten = torch.ops.aten
 

@@ -13,7 +13,6 @@ import pytest
 from pyarrow import parquet
 
 from flfast.datamodules import bounds
-from flfast.datamodules.partitions import from_file
 from flfast.datamodules.sources import hf_files
 from flfast.datamodules.sources.image_files import (
     ImageFiles,
@@ -23,6 +22,7 @@ from flfast.datamodules.sources.mnist import read_idx
 from flfast.datamodules.sources.npz import read_arrays
 from flfast.datamodules.sources.table_files import read_table
 from flfast.datamodules.sources.text_tokens import Text, language_examples, make_tokenizer
+from flfast.zoo.datamodules.partitions import from_file
 from flfast.zoo.datamodules.sources import camelyon17, pamap2, tiny_imagenet, word_vocabulary
 from flfast.zoo.datamodules.sources.leaf_files import leaf_users
 from flfast.zoo.datamodules.sources.numeric_pickle import load_arrays

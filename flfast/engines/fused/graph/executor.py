@@ -16,10 +16,10 @@ from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.instructions import (
     Instruction,
-    Instructions,
     LastRead,
     PerClient,
     Register,
+    StepCode,
     instructions,
 )
 from flfast.state.native.compiler import missing
@@ -28,7 +28,7 @@ from flfast.state.native.compiler import missing
 class StraightLine:
     """An `Executor` that works with every torch and needs no compiler."""
 
-    def __init__(self, code: Instructions) -> None:
+    def __init__(self, code: StepCode) -> None:
         self.reads, self._constants = code.reads, code.constants
         names: dict[str, Any] = {}
         num_fixed = len(code.reads) + len(code.constants)
@@ -96,7 +96,7 @@ class Tape:
         RuntimeError: if our C++ is missing, or an operator does not take one of the constants.
     """
 
-    def __init__(self, code: Instructions) -> None:
+    def __init__(self, code: StepCode) -> None:
         reason = missing()
         if reason is not None:
             raise RuntimeError(reason)
@@ -148,7 +148,7 @@ class Executor(Protocol):
         """
 
 
-EXECUTORS: dict[str, Callable[[Instructions], Executor]] = {
+EXECUTORS: dict[str, Callable[[StepCode], Executor]] = {
     "tape": Tape,
     "straight-line": StraightLine,
 }

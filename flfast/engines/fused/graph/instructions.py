@@ -40,7 +40,7 @@ class Instruction(NamedTuple):
     is_tuple: bool
 
 
-class Instructions(NamedTuple):
+class StepCode(NamedTuple):
     """A traced step.
 
     Registers are numbered in this order: fixed inputs, constants, row inputs, results.
@@ -62,7 +62,7 @@ class Instructions(NamedTuple):
     num_registers: int
 
 
-def instructions(*modules: GraphModule, sliced: int) -> Instructions:
+def instructions(*modules: GraphModule, sliced: int) -> StepCode:
     """Write a traced step as instructions.
 
     Args:
@@ -91,7 +91,7 @@ def instructions(*modules: GraphModule, sliced: int) -> Instructions:
     # From the last instruction to the first, so that the first read met is the last one to run.
     writer.read.update(order[: len(order) - len(step)])
     backwards = [writer.instruction(node) for node in reversed(step) if not _is_part(node)]
-    return Instructions(
+    return StepCode(
         [writer.instruction(node) for node in once if not _is_part(node)],
         backwards[::-1],
         own,
