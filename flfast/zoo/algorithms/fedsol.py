@@ -38,7 +38,8 @@ def fedsol(*, rho: NonNegative, body: bool, weighting: Weighting, initial: Tree)
     def proximal(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tree:
         """The gradient p by name."""
         taught = task.fixed_logits(by_name(ctx.start), batch) / TEMPERATURE
-        inputs = {n: params[n].detach().requires_grad_() for n in params.keys() & moves}
+        # Not in the order of a set, which is another one in each process.
+        inputs = {n: p.detach().requires_grad_() for n, p in params.items() if n in moves}
         with torch.enable_grad():
             logits = task.logits({**params, **inputs}, batch) / TEMPERATURE
             loss = task.mean(divergence(logits, taught))

@@ -68,7 +68,7 @@ def floco(  # noqa: PLR0913 - one parameter an option
         key = torch.randint(2**62, (), generator=ctx.generator("floco"))
         return merge(weights, {"buffers": {KEY: key}})
 
-    trains = [*({*initial["params"]} - {name}), ENDPOINTS]
+    trains = [*(other for other in initial["params"] if other != name), ENDPOINTS]
     return Algorithm(
         name="floco",
         weighting=weighting,

@@ -50,7 +50,7 @@ def averaged_products(
     whole = members[0]
     check_slice(initial, whole)
     pairs = factor_pairs(initial)
-    names = {*pairs, *pairs.values()}
+    names = [*pairs, *pairs.values()]
     allowed = "members of one rank" if factors else "members that differ in adapter.rank only"
     for key, leaf in initial["params"].items():
         if leaf.shape != (other := whole["params"][key]).shape and (factors or key not in names):
