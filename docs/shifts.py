@@ -12,8 +12,7 @@ from hydra.utils import instantiate
 from matplotlib.axes import Axes
 from omegaconf import OmegaConf
 
-from flfast.datamodules.client_indices import group_by_client
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, group_by_client
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import Drawn, Shift
 from flfast.datamodules.sources.digits import digits

@@ -7,8 +7,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from flfast.datamodules.client_indices import group_by_client
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, group_by_client
 from flfast.datamodules.transforms import BatchTransform
 
 CONF = Path(__file__).parents[1] / "conf" / "shift"

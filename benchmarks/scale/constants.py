@@ -20,10 +20,10 @@ from benchmarks.scale.model import Constants
 from flfast.channel.reduction import MeanReduction
 from flfast.channel.sent import ClientReport
 from flfast.checkpoints.files import publish
-from flfast.datamodules.client_indices import ClientIndices
+from flfast.datamodules.examples import ClientIndices
 from flfast.distributed.assignment import assign_cohort, owner
 from flfast.distributed.world import ALONE, World, common_spec
-from flfast.engines.reports import Trained, exchange
+from flfast.engines.delivery import Trained, exchange
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.samplers.uniform import uniform
 from flfast.federation.sampling import Sampling

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from flfast.datamodules.batches import Batch
-from flfast.datamodules.client_indices import ClientIndices, group_by_client
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import ClientIndices, Examples, group_by_client
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.datamodules.shifts.shift import Affected, Shift
 from flfast.state.image_shape import refuse_channels_last

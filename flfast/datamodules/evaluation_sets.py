@@ -9,7 +9,7 @@ import numpy as np
 
 from flfast.datamodules.backdoor import Backdoor
 from flfast.datamodules.batches import WHOLE, Batch, EvalLoader, RankShare, num_limited
-from flfast.datamodules.client_indices import ClientIndices
+from flfast.datamodules.examples import ClientIndices
 from flfast.datamodules.population import Kinds, Population, transform_batch
 from flfast.state.options import num_of_share
 from flfast.state.randomness import generator, uniforms

@@ -8,8 +8,7 @@ from torch import Tensor
 from flfast.datamodules.backdoor import Backdoor, poisoned
 from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.client_data import ClientDataModule
-from flfast.datamodules.client_indices import ClientIndices
-from flfast.datamodules.examples import Examples, warn_of_equal_targets
+from flfast.datamodules.examples import ClientIndices, Examples, warn_of_equal_targets
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.population import Population
 from flfast.datamodules.shifts.applying import shift_examples

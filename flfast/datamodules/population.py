@@ -19,8 +19,7 @@ from flfast.datamodules.batches import (
     TrainLoader,
     local_epoch,
 )
-from flfast.datamodules.client_indices import ClientIndices
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import ClientIndices, Examples
 from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.own_samples import as_samples
 from flfast.datamodules.splits import Split, hold_out

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from flfast.datamodules.client_indices import ClientIndices
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import ClientIndices, Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.samples import SampleTransform, StackedSamples
 from flfast.datamodules.transforms import AS_STORED

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flfast.datamodules.client_indices import ClientIndices, group_by_client
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import ClientIndices, Examples, group_by_client
 from flfast.datamodules.offers import digest_of_targets, labels_of, offers_to
 from flfast.state.injection import asks_for, call_with
 from flfast.state.randomness import generator, uniforms

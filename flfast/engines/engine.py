@@ -30,13 +30,12 @@ from flfast.distributed.assignment import (
     return_states,
 )
 from flfast.distributed.world import ALONE
-from flfast.engines.delivery import Delivery
+from flfast.engines.delivery import Delivery, Trained, after_reduction, exchange
 from flfast.engines.evaluation.measured_set import MeasuredSet
 from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.module_evaluation import evaluation_of
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
-from flfast.engines.reports import Trained, after_reduction, exchange
 from flfast.engines.site import Site, reference_name
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates

@@ -9,8 +9,8 @@ import numpy as np
 from flfast.algorithms.contract import Algorithm, Uploads
 from flfast.algorithms.contract.downloads import Order
 from flfast.channel.sent import NOT_SELECTED, ClientReport
+from flfast.engines.delivery import Trained
 from flfast.engines.engine import Engine
-from flfast.engines.reports import Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.federation.sampling import NOBODY
 from flfast.state.plan import RoundPlan

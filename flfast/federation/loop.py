@@ -14,9 +14,9 @@ from flfast.algorithms.contract import Algorithm
 from flfast.channel.sides import DIVERGED
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.assignment import owner
+from flfast.engines.delivery import Trained
 from flfast.engines.engine import Engine
 from flfast.engines.recalibration import recalibrate_batchnorm
-from flfast.engines.reports import Trained
 from flfast.federation import table_rows
 from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes, nothing
 from flfast.federation.devices.device import DeviceModel

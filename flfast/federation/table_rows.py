@@ -10,8 +10,8 @@ from flfast.channel.channel import Channel
 from flfast.channel.sent import ClientReport
 from flfast.datamodules.evaluation_sets import ATTACK
 from flfast.datamodules.population import Kinds
+from flfast.engines.delivery import Trained
 from flfast.engines.evaluation.metrics import GroupMetrics, part_of_groups, summary
-from flfast.engines.reports import Trained
 from flfast.federation.samplers.cohort import Cohort
 from flfast.state.plan import RoundPlan
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
-from flfast.datamodules.client_indices import group_by_client
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, group_by_client
 from flfast.datamodules.partitions.dirichlet import dirichlet
 from flfast.datamodules.partitions.iid import iid
 from flfast.datamodules.partitions.natural import natural

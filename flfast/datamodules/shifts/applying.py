@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from flfast.datamodules.client_indices import ClientIndices
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import ClientIndices, Examples
 from flfast.datamodules.shifts.shift import Affected, Drawn, Facts, Shift
 from flfast.state.machine import free_memory
 

@@ -16,7 +16,7 @@ from flfast.channel.attacks.attack import NO_ATTACK
 from flfast.channel.faults.fault import NO_FAULTS
 from flfast.channel.sent import LocalResult, Sender
 from flfast.channel.sides import ClientSide, ServerSide
-from flfast.datamodules.client_indices import ClientIndices
+from flfast.datamodules.examples import ClientIndices
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.distributed.assignment import fetch_states, owner
 from flfast.distributed.world import ALONE

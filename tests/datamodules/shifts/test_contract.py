@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shifting import CLASSES, CONF, images, make, splits
 from torch.utils.data import Dataset
 
-from flfast.datamodules.client_indices import group_by_client
+from flfast.datamodules.examples import group_by_client
 from flfast.datamodules.shifts import applying
 from flfast.datamodules.shifts.applying import ShiftedInputs, shift_examples
 

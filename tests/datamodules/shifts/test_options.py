@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shifting import CLASSES, images, make, splits
 
-from flfast.datamodules.client_indices import group_by_client
+from flfast.datamodules.examples import group_by_client
 from flfast.datamodules.shifts.applying import shift_examples
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flfast.datamodules.client_indices import ClientIndices
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import ClientIndices, Examples
 from flfast.datamodules.shifts.shift import NO_SHIFT, Drawn, Shift
 from flfast.datamodules.splits import split_clients
 from flfast.datamodules.transforms import BatchTransform
