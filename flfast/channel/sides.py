@@ -66,7 +66,7 @@ class ClientSide(NamedTuple):
     channel: Channel
 
     def __call__(self, result: LocalResult, sender: Sender, residual: Tree) -> Answer:
-        """The answer of an honest client.
+        """The answer of an honest client that is real: a simulation calls the parts.
 
         `residual` is what the compression lost of its earlier uploads; empty at first.
         """
@@ -159,7 +159,7 @@ class ServerSide(NamedTuple):
     channel: Channel
 
     def __call__(self, sender: Sender, sent: Sent) -> ClientReport:
-        """The report of what a client sent over a network without faults."""
+        """The report of what a client sent that is real: a simulation calls the parts."""
         report = report_of(sender.client_id, sent, sent.num_bytes)
         if not sent.is_finite:
             return report.refused(DIVERGED)

@@ -1,5 +1,6 @@
 """What is known of a user's samples: clients, labels, and what they are for; see `samples.py`."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from flfast.datamodules.samples import (
 from flfast.datamodules.value_names import number_clients, number_names
 
 _MOST_LABELS = 1000
+
+log = logging.getLogger(__name__)
 
 
 def as_samples(examples: Examples) -> Examples:
@@ -83,6 +86,8 @@ def own_examples(
         raise ValueError("a Dataset has no sample; allowed: one or more")
     sizes = [len(part.dataset) if part else 0 for part in data[:3]]
     known, class_names = sample_labels(keys[1], labels, data.train.dataset)
+    if labels is None and data.clients is None and known is not None:
+        _warn_of_third_part(data.train.dataset[0], keys)
     found = padded_labels(known, sum(sizes))
     targets = torch.zeros(sum(sizes), dtype=torch.int64) if found is None else found
     return Examples(
@@ -97,6 +102,16 @@ def own_examples(
         datamodule=data.datamodule,
         **roles(sizes, client_names(keys[0], data)),
     )
+
+
+def _warn_of_third_part(sample: Any, keys: tuple[str, str]) -> None:
+    """Say that a part of samples is taken for labels that may be clients' names."""
+    if isinstance(sample, (tuple, list)) and len(sample) == 3:
+        log.warning(
+            "samples have 3 parts, and the last one is taken for their labels; %s=2 makes it the "
+            "names of clients, %s=2 says that it is labels",
+            *keys,
+        )
 
 
 class ClientNames(NamedTuple):

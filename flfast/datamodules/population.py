@@ -153,7 +153,7 @@ class Population(L.LightningDataModule):
         return self.examples.num_classes
 
     def train_dataloader(self) -> TrainLoader:
-        """All clients' training examples, for a centralised Trainer."""
+        """All clients' training examples, for a Trainer outside of a federation."""
         indices = self.splits["train"].indices
         epoch = local_epoch(len(indices), self.batching)
         return TrainLoader(

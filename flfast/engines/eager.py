@@ -1,7 +1,7 @@
 """The eager engine: one Lightning `fit` per client and stage. It is the reference for the others.
 
 A client's update: `Site.start` gives its context and data, `LocalModule` trains, and the weights
-are read back into a `LocalResult`, which the engine delivers.
+are read back into a `LocalResult`, which `deliver` takes: a `Delivery`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,8 @@
 """The engine: trains cohorts on all ranks, reduces their uploads, and evaluates models.
 
-`federation/loop.py` calls `Engine.train` once per round. The clients are assigned to ranks, each
-rank trains its share with a `LocalTraining`, and the ranks reduce the uploads to their mean.
+`federation/calls.py` calls `Engine.train`, once or several times a round. The clients are assigned
+to ranks, each rank trains its share with a `LocalTraining`, which `engine=` chooses, and the ranks
+reduce the uploads to their mean.
 """
 
 from collections.abc import Callable, Mapping, Sequence

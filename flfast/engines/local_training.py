@@ -12,6 +12,7 @@ from flfast.state.tree import Tree
 from flfast.tasks.task_type import TaskType
 
 Deliver = Callable[[Iterable[LocalResult]], None]
+"""Takes results as soon as they are there: a `Delivery` of `engines/delivery.py`."""
 
 
 @dataclass(frozen=True)

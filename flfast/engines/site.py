@@ -151,7 +151,7 @@ class Site:
             self.fold(self.algorithm.broadcast(server))
 
     def start(self, client_id: int, download: Download, plan: RoundPlan) -> ClientStart:
-        """A client's start."""
+        """What a client's training starts with: context, optimizer state and batches."""
         algorithm, received = self.algorithm, download(client_id)
         self.fold(received)
         plan = download.plan(client_id, plan)

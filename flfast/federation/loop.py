@@ -239,7 +239,7 @@ class Federation:
         self._finish_round(row, clients, evaluate=plan if due else None)
 
     def _server_step(self, calls: Calls, plan: RoundPlan, cohort: Cohort) -> Trained:
-        """The round's calls and the server's step; returns how the clients trained."""
+        """The round's calls, in which clients train, and the server's step; how they trained."""
         algorithm, server = self.algorithm, None
         try:
             server = algorithm.one_round(self.server, calls)

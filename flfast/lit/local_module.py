@@ -1,4 +1,4 @@
-"""The LightningModule of the eager engine: `fit` is the local training of one client."""
+"""The LightningModule of the eager engine: `fit` is one stage of one client's training."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

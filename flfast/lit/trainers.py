@@ -88,7 +88,7 @@ def dtype_of_precision(precision: str) -> torch.dtype:
 
 
 class ReusedTrainer:
-    """One `fit` per client, one `test` per evaluation pass, one profiler report per run.
+    """One `fit` per client and stage, one `test` per evaluation pass, one profiler report per run.
 
     The loops of Lightning take milliseconds. Where nobody watches them, those of cohorts and of
     evaluation run once, with all of Lightning's checks, and afterwards their steps only.
@@ -122,7 +122,7 @@ class ReusedTrainer:
         ]
 
     def fit(self, module: LocalModule, data: ClientDataModule, plan: RoundPlan) -> int:
-        """Train one client; returns the number of local steps."""
+        """Train one stage of a client; returns the number of local steps."""
         loop = self.trainer.fit_loop
         loop.epoch_progress.reset()
         loop.epoch_loop.automatic_optimization.optim_progress.reset()

@@ -1,4 +1,7 @@
-"""Trees: nested dicts whose leaves are tensors. Every function returns a new tree."""
+"""Trees: nested dicts whose leaves are tensors. Every function returns a new tree.
+
+`WeightedMean` adds trees up as they come.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -162,6 +162,16 @@ def test_what_cannot_be_read_is_one_message(options, said):
         read(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [({}, True), ({"client": 2}, False), ({"labels": 2}, False), ({"labels": 1}, False)],
+)
+def test_a_third_part_is_no_client_without_a_word(options, warned, caplog):
+    """Without a LightningModule, three arrays are inputs, targets and clients."""
+    read(data=(X, Y, torch.arange(60) % 4), **options)
+    assert ("the last one is taken for their labels; client=2" in caplog.text) == warned
+
+
 def test_the_content_of_samples_counts():
     same, other = read((X, Y)), read((X, Y.flip(0)))
     assert isinstance(same.inputs, StackedSamples)

@@ -32,7 +32,7 @@ Weighting = Literal["samples", "uniform"]
 
 
 class Round(Protocol):
-    """A round, as `Algorithm.round` sees it."""
+    """A round, as an algorithm sees it: `Calls` in `federation/calls.py`."""
 
     @property
     def number(self) -> int:

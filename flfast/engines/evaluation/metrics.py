@@ -22,7 +22,7 @@ class GroupMetrics(NamedTuple):
         groups: ids of the groups, such as clients, int64 [G]; -1 for a central set.
         num_examples: int64 [G].
         weight: weight of each group in a mean over groups, float64 [G]: the targets that count.
-        values: every metric of each group [G], by name; NaN for empty groups.
+        values: every metric of each group [G], by name; NaN where it is not defined.
         pooled: metrics that are not a mean over examples, of all groups together.
         headline: the metric that models are compared by.
         spread: metrics whose spread over groups the summary has.
@@ -107,11 +107,11 @@ def summary(metrics: GroupMetrics) -> dict[str, float]:
     """Metrics of all groups together, and the spread of some over non-empty groups.
 
     Returns:
-        Every metric: pooled, or the mean over groups, weighted by targets that count. Groups for
-        which it is not defined, such as an AUC without positive labels, are left out. Unweighted:
-        `{name}_std`, and `{name}_worst10`, the mean of the worst tenth of the groups (at
-        least one). A metric of such a name comes before the spread of another. A central set has
-        no spread.
+        Every metric: pooled, or the mean over groups, weighted by targets that count. A group for
+        which it is not defined, such as an AUC without positive labels, is left out. A group with
+        a loss of NaN stays: its model diverged. Unweighted: `{name}_std`, and `{name}_worst10`,
+        the mean of the worst tenth of the groups (at least one). A metric of such a name comes
+        before the spread of another. A central set has no spread.
     """
     filled = metrics.num_examples > 0
     diverged = metrics.values.get("loss", torch.zeros(1)).isnan()

@@ -14,11 +14,11 @@ A metric's column is `view/name`. A view is a model and the data that it is eval
 `attack/success` is the share of test examples with an attack's trigger that the server's model
 puts into the attackers' class.
 
-With models of different architectures, `personal/accuracy_NAME` is the mean over the clients that
-have the model NAME, for each view of clients. `time/train_s_NAME`, `comm/up_bytes_NAME` and
-`cohort/clients_NAME` are of the clients with this model that were called. Row 0 has
-`model/clients_NAME`, `model/parameters_NAME`, `model/flop_NAME` (of a forward pass of an example)
-and `model/kept_bytes_NAME` (weights, and what a client keeps between rounds).
+With models of different architectures, `personal/accuracy_NAME` is the weighted mean over the
+clients that have the model NAME, for each view of clients. `time/train_s_NAME`,
+`comm/up_bytes_NAME` and `cohort/clients_NAME` are of the clients with this model that were called.
+Row 0 has `model/clients_NAME`, `model/parameters_NAME`, `model/flop_NAME` (of a forward pass of an
+example) and `model/kept_bytes_NAME` (weights, and what a client keeps between rounds).
 
 With a topology, `topology/distance` is the root of the mean squared distance of the nodes' models
 to their mean, and `topology/sent_bytes` are models that nodes sent to each other in the round.
