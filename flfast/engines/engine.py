@@ -133,7 +133,7 @@ class Engine:
         something else than the others.
         """
         channel = DIRECT if isinstance(local, ServerCall) else self.channel
-        site, training = self._calls[local.name] if local else (self.site, self.training)
+        site, training = self.part_of((local or self.site.algorithm).name)
         reference = self._reference(site.algorithm.name, server, plan, channel.aggregation)
         call = _Call(site, training, channel, reference)
         return self._train(call, server, cohort, plan, on_client, orders or {})
@@ -236,10 +236,14 @@ class Engine:
         """What trains clients in a call of the algorithm, or in its own, by name.
 
         Raises:
-            KeyError: if there is no call of this name.
+            ValueError: if there is no call of this name.
         """
-        is_call = call != self.site.algorithm.name
-        return self._calls[call] if is_call else (self.site, self.training)
+        algorithm = self.site.algorithm
+        if call == algorithm.name:
+            return self.site, self.training
+        if call not in self._calls:
+            raise ValueError(f"algorithm={algorithm.name}: {call!r} is none of its calls=(...)")
+        return self._calls[call]
 
     def elsewhere(
         self,

@@ -204,3 +204,9 @@ def test_calls_have_names_of_their_own():
     """Engines find them by name."""
     with pytest.raises(ValueError, match="algorithm=outer: calls of one name: outer, one, one"):
         Algorithm(name="outer", calls=(Algorithm(name="one"), ServerCall("one")))
+
+
+def test_a_call_that_the_algorithm_does_not_name_is_refused(make):
+    forgotten = Algorithm(name="further", round=lambda server, rnd: rnd.call(server, PLAIN).mean)
+    with pytest.raises(ValueError, match="algorithm=further: 'training on the server' is none"):
+        ran(make(forgotten, rounds=1), EagerTraining)

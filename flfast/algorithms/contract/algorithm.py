@@ -115,7 +115,8 @@ class Algorithm:
         weighting: weights of the mean of uploads: training examples used, or 1; or a function
             (`Finished`, context) -> another weight, >= 0.
         evaluate_server: whether the server has a complete model, to evaluate and to save.
-        server_state: initial weights -> server state, with `params` and `buffers`.
+        server_state: initial weights -> server state, with `params` and `buffers`, and with every
+            other key that a call broadcasts: engines try a local step with it before round 1.
         client_state: broadcast -> state of a client in its first round. Clients keep states
             between rounds if an algorithm has this function.
         broadcast: server state -> what every client of the cohort receives.
@@ -148,8 +149,8 @@ class Algorithm:
             mean of the uploads.
         round: (server state, `Round`) -> new server state; None is one call and `server_step`.
         calls: what else `round` calls the cohort for, or does on the server (`ServerCall`). Only
-            the fields up to `parts` count, except `record`. One with a `client_state` reads and
-            writes the algorithm's client states.
+            the fields up to `parts` count, except `record`. One with the `client_state` of the
+            algorithm reads and writes its clients' states; one without gets an empty state.
         personal: (broadcast, client state) -> weights to evaluate the client with; None: clients
             have no personal models.
         predict: (task, weights by name, batch) -> logits [B, C] of a client's own model, in
