@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from flfast.algorithms.contract.client import Context, LocalStage
-from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.contract.downloads import first_downloads, tried_before_round_1
 from flfast.config.errors import ConfigError
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.engines.measuring import Measuring
@@ -76,7 +76,8 @@ class MemoryProbe:
         )
         data = self.data.client(int(np.argmax(self.data.client_sizes)), batching=batching)
         plan = self.plan._replace(local_epochs=None, local_steps=num_steps)
-        ReusedTrainer(self.make_trainer(plan)).fit(module, data, plan)
+        with tried_before_round_1(module.context.server):
+            ReusedTrainer(self.make_trainer(plan)).fit(module, data, plan)
         return module
 
     def _copy(self) -> LocalModule:

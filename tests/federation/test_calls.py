@@ -210,3 +210,19 @@ def test_a_call_that_the_algorithm_does_not_name_is_refused(make):
     forgotten = Algorithm(name="further", round=lambda server, rnd: rnd.call(server, PLAIN).mean)
     with pytest.raises(ValueError, match="algorithm=further: 'training on the server' is none"):
         ran(make(forgotten, rounds=1), EagerTraining)
+
+
+def test_a_step_that_is_tried_says_what_it_may_read(make):
+    """A key that only a later call broadcasts has to be in the server's state from the start."""
+
+    def run(server, rnd):
+        return add(server, rnd.call({**server, "mean": server["params"]}).mean)
+
+    def correct(grads, _, ctx):
+        return {name: grad + 0 * ctx.server["mean"][name] for name, grad in grads.items()}
+
+    late = Algorithm(name="late", round=run, correct=correct, broadcast=lambda server: server)
+    with pytest.raises(KeyError, match=r"mean, in a step .*before round 1.* params, buffers"):
+        ran(make(late, rounds=1), AutoTraining)
+    early = replace(late, server_state=lambda weights: {**weights, "mean": weights["params"]})
+    assert len(ran(make(early, rounds=1), AutoTraining).history) == 2

@@ -1,6 +1,7 @@
 """What clients download in a round: the broadcast, and what the server sends to each of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -143,6 +144,24 @@ def first_downloads(algorithm: Algorithm, weights: Tree, client_id: int = 0) -> 
     `weights` are the initial ones of the model.
     """
     return Downloads(algorithm, algorithm.server_state(weights), ClientStates(), [client_id])
+
+
+@contextmanager
+def tried_before_round_1(broadcast: Tree) -> Iterator[None]:
+    """Around local steps that are tried with `first_downloads`.
+
+    Raises:
+        KeyError: that of the steps, which says what is broadcast then.
+    """
+    try:
+        yield
+    except KeyError as error:
+        known = ", ".join(broadcast)
+        error.args = (
+            f"{error.args[0]}, in a step that is tried before round 1; the initial server state "
+            f"broadcasts {known}",
+        )
+        raise
 
 
 def shared_weights(algorithm: Algorithm, initial: Tree) -> Tree:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flfast.algorithms.contract.downloads import first_downloads
+from flfast.algorithms.contract.downloads import first_downloads, tried_before_round_1
 from flfast.channel.sent import LocalResult
 from flfast.engines.eager import EagerTraining
 from flfast.engines.local_training import LocalTraining
@@ -54,7 +54,8 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
         return TrialSteps(results[0].context.start, results[0].done.weights)
 
     eager = EagerTraining(site)
-    expected = two_steps(eager)
+    with tried_before_round_1(download(client_id)):
+        expected = two_steps(eager)
     try:
         found = two_steps(fused)
     except Exception as error:  # noqa: BLE001 - tracing may raise any exception
