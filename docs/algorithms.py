@@ -100,7 +100,7 @@ def row(config: DictConfig) -> list[str]:
 
 def calls(algorithm: Algorithm) -> str:
     """How often a round calls the cohort, if more than once."""
-    return f", {1 + len(algorithm.calls)} calls" if algorithm.calls else ""
+    return f", {1 + len(algorithm.cohort_calls)} calls" if algorithm.cohort_calls else ""
 
 
 def records(algorithm: Algorithm, initial: Tree) -> str:

@@ -71,7 +71,7 @@ def row(name: str) -> list[str]:
     own = [seen for seen in rounds.seen if seen.result.client_id == SHOWN]
     trained = [seen for seen in own if seen.algorithm.name == rounds.algorithm.name]
     calls = {seen.algorithm.name: seen for seen in own}.values()
-    if missing := {call.name for call in rounds.algorithm.calls} - {
+    if missing := {call.name for call in rounds.algorithm.cohort_calls} - {
         c.algorithm.name for c in calls
     }:
         raise ValueError(f"algorithm={name}: two rounds are not enough to see {missing}")

@@ -29,6 +29,7 @@ from flfast.algorithms.contract import (
     Algorithm,
     Batch,
     Context,
+    KitFunctions,
     LocalStage,
     Part,
     Round,
@@ -152,7 +153,7 @@ def _of_members(initial: Tree, members: Sequence[Tree]) -> dict[str, Any]:
     return {
         "server_state": lambda weights: _server_of(members),
         "broadcast": lambda server: _models(server)[own],
-        "place": place,
+        "kit": KitFunctions(place=place),
         "parts": dict.fromkeys(WEIGHTS, ROWS) | {"member": ROWS._replace(learned=False)},
         "personal": lambda broadcast, client: model_weights(broadcast),
     }

@@ -121,11 +121,11 @@ def _job(num: int, words: list[str], folder: Path) -> JobConfig | None:
     hydra.job.id = hydra.job.num = num
     hydra.sweep.dir, hydra.sweep.subdir = str(folder.parent), folder.name
     if holds_run(folder):
-        config = HydraJob.of(composed).phases()[0].config
         try:
+            config = HydraJob.of(composed).phases()[0].config
             if decision(config, folder).becomes == "unchanged":
                 return None
-        except ConfigError:  # of another config: it cannot go on
+        except ConfigError:  # of another config, or a wrong one, which the run refuses
             composed.resume, composed.overwrite = None, True
     return JobConfig(num, composed, folder)
 
