@@ -31,25 +31,20 @@ from benchmarks.gpu.job import Setting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.gpu.job import Job
+
 LEAST_S = 12  # in which a job may find something
 CPU_TIMES = 20  # limits on a CPU, where every job is slower
 
 
 def main() -> None:
-    """Run jobs; exit code 1 if one fails, or two that compute the same differ."""
+    """Run jobs; exit code 1 if one fails or has no time, or two that compute the same differ."""
     began = time.perf_counter()
     options = arguments()
     from benchmarks.gpu.jobs import JOBS  # with torch and all that jobs need, once
     from benchmarks.gpu.page import LOGS, line, other_numbers, write
 
-    chosen = [job for job in JOBS if options.device == "cuda" or not job.only_cuda]
-    if options.after:
-        names = [job.name for job in chosen]
-        if options.after not in names:
-            sys.exit(f"--after {options.after}: no such job; allowed: {', '.join(names)}")
-        chosen = chosen[names.index(options.after) + 1 :]
-    if options.only:
-        chosen = [job for job in chosen if job.name.startswith(tuple(options.only))]
+    chosen = _chosen(JOBS, options)
     if options.list:
         sys.stdout.writelines(f"{job.limit_s:4.0f} s  {job.name}\n" for job in chosen)
         return
@@ -92,16 +87,26 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--budget", type=float, default=520, help="seconds for all jobs")
     add("--after", default="", metavar="JOB", help="only jobs after this one")
-    add(
-        "--only",
-        nargs="+",
-        metavar="JOB",
-        help="only jobs that begin so",
-    )
+    add("--only", nargs="+", metavar="JOB", help="only jobs whose names begin so")
     add("--out", type=Path, help="folder; default: benchmarks/results/gpu-DATE-CHIP")
     add("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: only to try the jobs")
     add("--list", action="store_true", help="list the jobs with their limits, and end")
     return parser.parse_args(argv)
+
+
+def _chosen(jobs: Sequence[Job], options: argparse.Namespace) -> list[Job]:
+    """Jobs that the command names; exit code 1 if it names one that there is not."""
+    chosen = [job for job in jobs if options.device == "cuda" or not job.only_cuda]
+    if options.after:
+        names = [job.name for job in chosen]
+        if options.after not in names:
+            sys.exit(f"--after {options.after}: no such job; allowed: {', '.join(names)}")
+        chosen = chosen[names.index(options.after) + 1 :]
+    if options.only:
+        chosen = [job for job in chosen if job.name.startswith(tuple(options.only))]
+        if not chosen:
+            sys.exit(f"--only {' '.join(options.only)}: no such job; --list has their names")
+    return chosen
 
 
 def _say(text: str) -> None:

@@ -15,7 +15,7 @@ from benchmarks.workloads import find
 
 TESTS = (
     "tests/engines/fused/test_gpu.py",
-    "tests/state/test_transfer.py",
+    "tests/state/test_precision.py",
     "tests/engines/fused/graph/test_cuda_graphs.py",
 )
 """Files with tests that need a GPU."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Found = dict[str, Any]
-"""What a job has found so far. It is kept if the job is stopped or dies."""
+"""What a job has found so far. It is kept if the job fails or is stopped, and lost if it dies."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hydra._internal.utils import create_config_search_path
 
 from benchmarks.checkouts import HERE, ROOT
-from benchmarks.gpu import cures
+from benchmarks.gpu import checks, cures
 from benchmarks.gpu.forks import in_a_fork
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.jobs import JOBS
@@ -23,6 +24,10 @@ from flfast.config.check import check
 from flfast.config.composition import CONF, compose, without_hydra
 
 
+def needs_gpu(path):
+    return re.search(r"mark\.gpu\b", path.read_text(encoding="utf-8"))
+
+
 def job(name, *, same=""):
     return Job(name, 1, lambda *_: None, same=same)
 
@@ -31,6 +36,12 @@ def test_names_of_jobs_begin_in_no_two_ways():
     names = [job.name for job in JOBS]
     assert len({*names}) == len(names)
     assert not [name for name in names if "|" in name]
+
+
+def test_files_with_tests_that_need_a_gpu_are_all_there():
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if needs_gpu(path)]
+    assert {*checks.TESTS} >= {str(path.relative_to(ROOT)) for path in files}
+    assert all((ROOT / name).is_file() for name in checks.TESTS)
 
 
 def test_what_decides_fits_into_the_first_call():
@@ -73,7 +84,7 @@ def fill(found, **values):
 def test_what_a_job_found_is_kept(run, expected):
     found, _ = in_a_fork(run, 30)
     assert expected.items() <= found.items()
-    assert found.get("status") == ("passed" if "error" not in expected else found.get("status"))
+    assert (found.get("status") == "passed") == ("error" not in expected)
     assert ("error" in found) == ("error" in expected)
 
 
@@ -148,3 +159,6 @@ def test_the_command_runs_jobs_and_keeps_those_of_an_earlier_one(tmp_path):
     wrong = command("W3", "--after", "W99")
     assert wrong.returncode == 1
     assert "--after W99: no such job; allowed: costs, W3, " in wrong.stderr
+    wrong = command("W99")
+    assert wrong.returncode == 1
+    assert "--only W99: no such job" in wrong.stderr
