@@ -53,11 +53,13 @@ from flfast.state.weights import read_weights
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path):
+def pytest_collect_file():
     """Drop files without an example, each of which pytest would import and search."""
-    nodes = yield
-    has_example = ">>> " in file_path.read_text(encoding="utf-8")
-    return [node for node in nodes if has_example or not isinstance(node, DoctestModule)]
+    return [node for node in (yield) if not isinstance(node, DoctestModule) or has_example(node)]
+
+
+def has_example(module):
+    return ">>> " in module.path.read_text(encoding="utf-8")
 
 
 _raw_device_count_nvml = torch.cuda._raw_device_count_nvml
