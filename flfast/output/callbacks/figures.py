@@ -163,7 +163,7 @@ def _draw_lines(axes: Axes, chart: LineChart) -> None:
         axes.annotate(text, (x, y), textcoords="offset points", fontsize=9, **left)
     axes.set_title(chart.title.replace("$", r"\$"))  # no formula
     axes.set_xlabel(chart.x)
-    axes.set_ylabel("" if chart.y in chart.title.lower() else chart.y)
+    axes.set_ylabel("" if chart.y in chart.title.lower() else chart.y.replace("$", r"\$"))
     axes.grid(visible=True)
     _scale(axes, chart)
 

@@ -101,9 +101,9 @@ class Content:
 
     def _line(self, place: int, column: str, over: Over) -> Line:
         runs = self.settings[place].finished
-        own = [column or self.criterion.column(run.history) for run in runs]
-        curves = [curve(run.history, c, over) for run, c in zip(runs, own, strict=True)]
-        return mean_line(self.names[place], " or ".join(own), curves, over)
+        columns = [column or self.criterion.column(run.history) for run in runs]
+        curves = [curve(run.history, c, over) for run, c in zip(runs, columns, strict=True)]
+        return mean_line(self.names[place], " or ".join(columns), curves, over)
 
     @cached_property
     def criterion_charts(self) -> list[LineChart]:

@@ -96,7 +96,7 @@ class Look(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A bar, a whisker or a dot in a row.
+    """A bar, a whisker or a dot in a row. A picture draws bars, and dots of a look with a sign.
 
     Attributes:
         row: number of the row.

@@ -69,15 +69,15 @@ def test_curves_are_drawn_for_whatever_was_measured(federation, history, views):
 def test_a_picture_is_written_in_every_format_and_equal_runs_write_equal_files(
     federation, history
 ):
-    run, first = federation(), {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    run, heads = federation(), {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     run.history = history(rounds=3)
     written = []
     for _ in range(2):
-        Curves(dpi=60, formats=[*first]).on_run_end(run)
-        written.append({f: (run.run_dir / f"curves.{f}").read_bytes() for f in first})
-    assert all(written[0][form].startswith(head) for form, head in first.items())
+        Curves(dpi=60, formats=[*heads]).on_run_end(run)
+        written.append({form: (run.run_dir / f"curves.{form}").read_bytes() for form in heads})
+    assert all(written[0][form].startswith(head) for form, head in heads.items())
     assert written[0] == written[1]
-    assert len([*run.run_dir.iterdir()]) == len(first)
+    assert len([*run.run_dir.iterdir()]) == len(heads)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])

@@ -53,6 +53,14 @@ def test_a_line_beside_another_one_of_its_view_has_other_dashes():
         assert looks[0][0] == looks[1][0] and looks[0][1] != looks[1][1]
 
 
+def test_dollars_in_names_are_no_formula(tmp_path):
+    name = r"A$\nope{$"
+    for chart in (LineChart(name, [Line("", [0, 1], [1, 2])], "x", "B" + name), rows([[1.0]])):
+        picture = Figure()
+        draw_charts(picture, [chart._replace(title=name)])
+        picture.savefig(tmp_path / "picture.png")
+
+
 def test_bars_of_a_picture_are_in_the_rows_of_the_page():
     chart = rows([[2.0, 3.0], [0.0, 1.0]])
     picture = Figure()
