@@ -87,7 +87,7 @@ def own_examples(
     sizes = [len(part.dataset) if part else 0 for part in data[:3]]
     known, class_names = sample_labels(keys[1], labels, data.train.dataset)
     if labels is None and data.clients is None and known is not None:
-        _warn_of_third_part(data.train.dataset[0], keys)
+        _warn_of_third_part(data.train.dataset, keys)
     found = padded_labels(known, sum(sizes))
     targets = torch.zeros(sum(sizes), dtype=torch.int64) if found is None else found
     return Examples(
@@ -104,8 +104,11 @@ def own_examples(
     )
 
 
-def _warn_of_third_part(sample: Any, keys: tuple[str, str]) -> None:
+def _warn_of_third_part(data: Any, keys: tuple[str, str]) -> None:
     """Say that a part of samples is taken for labels that may be clients' names."""
+    if _label_column(data) is not None:
+        return
+    sample = data[0]
     if isinstance(sample, (tuple, list)) and len(sample) == 3:
         log.warning(
             "samples have 3 parts, and the last one is taken for their labels; %s=2 makes it the "
@@ -188,8 +191,7 @@ def roles(sizes: Sequence[int], clients: ClientNames) -> dict[str, Any]:
 def sample_labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Label of each sample, int64 [N], and names of labels that are not numbers."""
     if given is None:
-        columns = (_column(data, name) for name in ("targets", "labels"))
-        found = next((column for column in columns if column is not None), None)
+        found = _label_column(data)
         if found is None and _last(data[0]) is not None:
             found = np.array([_last(data[number]) for number in range(len(data))])
         return (None if found is None or not _are_numbers(found) else found.astype(np.int64)), ()
@@ -200,6 +202,12 @@ def sample_labels(key: str, given: Any, data: Any) -> tuple[np.ndarray | None, t
         return plain.astype(np.int64), ()
     names, numbers = number_names(where, values)
     return numbers, tuple(names)
+
+
+def _label_column(data: Any) -> np.ndarray | None:
+    """The labels that a Dataset has beside its samples, [N]."""
+    columns = (_column(data, name) for name in ("targets", "labels"))
+    return next((column for column in columns if column is not None), None)
 
 
 def _are_numbers(labels: np.ndarray) -> bool:

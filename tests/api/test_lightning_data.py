@@ -172,6 +172,13 @@ def test_a_third_part_is_no_client_without_a_word(options, warned, caplog):
     assert ("the last one is taken for their labels; client=2" in caplog.text) == warned
 
 
+def test_a_dataset_that_has_labels_beside_its_samples_takes_no_part_for_them(caplog):
+    data = StackDataset(X, Y, torch.arange(60) % 4)
+    data.targets = Y
+    assert torch.equal(read(data).labels, Y)
+    assert "taken for their labels" not in caplog.text
+
+
 def test_the_content_of_samples_counts():
     same, other = read((X, Y)), read((X, Y.flip(0)))
     assert isinstance(same.inputs, StackedSamples)

@@ -77,10 +77,11 @@ class Npz(DataSource):
         num_outputs = self.num_classes or _width(targets, task)
         check_targets(where, targets, task, num_outputs)
         is_test = self._is_test(arrays, task)
+        clients: dict[str, Any] = {}
         with reading(f"data.root={self.root}", TypeError):
-            clients, where = dict[str, Any](), f"data.owner={self.owner}"
             if "owner" in arrays:
-                clients = number_clients(arrays["owner"], is_test, where=where)._asdict()
+                owner_key = f"data.owner={self.owner}"
+                clients = number_clients(arrays["owner"], is_test, where=owner_key)._asdict()
             return Examples(
                 inputs=shared_tensor(arrays["inputs"]),
                 targets=torch.from_numpy(targets),

@@ -75,7 +75,8 @@ class Table(ColumnSource):
         if not self.goals:
             raise ValueError("data.targets=[] names no column")
         columns.require(self.goals, "targets")
-        columns.require(others, "is_test" if self.owner is None else "owner")
+        columns.require(listed(self.owner), "owner")
+        columns.require(listed(self.is_test), "is_test")
         leave = [*self.goals, *others]
         return columns, *_features(columns, self.numeric, self.categorical, leave)
 

@@ -89,7 +89,7 @@ def fedetf(  # noqa: PLR0913 - one parameter an option
 def personalisation(
     top: LinearHead, cycles: int, epochs: int, vectors_lr: float, projection_lr: float
 ) -> list[LocalStage]:
-    """Stages that train V_k, then P_k, `cycles` times; P_k starts at the shared P."""
+    """Stages that train V_k, then P_k, for `epochs` each, `cycles` times; P_k starts at P."""
 
     def loss(task: Task, params: Tree, batch: Batch, ctx: Context) -> Tensor:
         z = top.fixed_features(task, params, batch)
@@ -100,8 +100,8 @@ def personalisation(
     by_projection = LocalStage(
         [*prefixed(dict.fromkeys(top.names))], epochs, loss=loss, lr=projection_lr
     )
-    first = by_vectors._replace(begin=lambda weights, ctx: with_head(top, weights))
-    return [first, by_projection, *[by_vectors, by_projection] * (cycles - 1)][: 2 * cycles]
+    from_shared = by_vectors._replace(begin=lambda weights, ctx: with_head(top, weights))
+    return [from_shared, by_projection, *[by_vectors, by_projection] * (cycles - 1)][: 2 * cycles]
 
 
 def with_head(top: LinearHead, weights: Tree) -> Tree:

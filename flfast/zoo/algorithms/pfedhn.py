@@ -53,7 +53,7 @@ def pfedhn(  # noqa: PLR0913 - one parameter an option
     h = OwnModule("hypernetwork", make, initial, seed=seed)
     rng, dtype = torch_generator(seed, "embeddings"), float_type(initial["params"])
     v = torch.randn(num_clients, dim, generator=rng).to(dtype)
-    first = {"phi": {EMBEDDINGS: v, **h.initial["params"]}, "server_optimizer": {}}
+    hypernetwork_state = {"phi": {EMBEDDINGS: v, **h.initial["params"]}, "server_optimizer": {}}
     sgd = partial(
         torch.optim.SGD, lr=server_lr, momentum=server_momentum, weight_decay=weight_decay
     )
@@ -80,7 +80,7 @@ def pfedhn(  # noqa: PLR0913 - one parameter an option
         name="pfedhn",
         weighting="uniform",
         evaluate_server=False,
-        server_state=lambda weights: {**weights, **first},
+        server_state=lambda weights: {**weights, **hypernetwork_state},
         broadcast=lambda server: without(model_weights(server), {"params": trained}),
         send=send,
         parts={"params": Part("rows")},

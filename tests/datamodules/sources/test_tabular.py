@@ -155,6 +155,7 @@ def test_a_drawn_test_set_takes_a_share_of_every_client(write):
         ({"numeric": ["room"]}, "data.numeric='room' is no column"),
         ({"owner": "who"}, "data.owner='who' is no column"),
         ({"is_test": "who"}, "data.is_test='who' is no column"),
+        ({"is_test": "who", "owner": "agent"}, "data.is_test='who' is no column"),
         ({"is_test": "agent"}, r"data.is_test=agent holds \['x', 'y', 'z'\]; allowed"),
         ({"numeric": ["town"]}, "column town holds text, such as 'Ulm'"),
         ({"numeric": ["rooms"], "categorical": ["rooms"]}, r"both name \['rooms'\]"),

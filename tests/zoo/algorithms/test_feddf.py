@@ -12,6 +12,7 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.training import FusedTraining
 from flfast.state.plan import Batching
 from flfast.state.randomness import torch_generator
+from flfast.zoo.algorithms.feddf import feddf
 
 LR, ROUNDS, EPOCHS, SIZES, BATCH = 0.2, 3, 2, (7, 4, 10, 6), 4
 SERVER = {"server_steps": 7, "server_lr": 0.03, "server_batch_size": 5}
@@ -116,3 +117,18 @@ def test_labels_of_the_server_are_not_read(solve):
             data.examples.targets[own] = 2 - data.examples.targets[own]
         found.append(run(federation).weights())
     assert_leaves_close(*found, tol=0)
+
+
+def test_an_upload_is_placed_among_zeros_for_the_other_members():
+    members = [{"params": {"w": torch.ones(size)}, "buffers": {}} for size in (2, 3)]
+    options = {**SERVER, "num_public": 4, "num_classes": 2, "weighting": "samples", "seed": 0}
+    algorithm = feddf(**options, initial=members[1], members=members)
+    broadcast = algorithm.broadcast(algorithm.server_state(members[1]))
+    assert broadcast["params"]["w"].tolist() == [1, 1, 1]
+    placed = algorithm.kit.place(broadcast, broadcast)
+    assert placed.keys() == algorithm.parts.keys()
+    assert {k: leaves["w"].tolist() for k, leaves in placed["params"].items()} == {
+        "0": [0, 0],
+        "1": [1, 1, 1],
+    }
+    assert placed["member"].tolist() == [0, 1]

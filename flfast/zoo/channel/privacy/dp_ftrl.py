@@ -51,7 +51,12 @@ _MOST_BANDS = 32
 class DpFtrl(Budget):
     """Clients' changes are clipped, and the sum over rounds is noised by a mechanism.
 
-    See `Budget`.
+    Attributes:
+        mechanism: tree aggregation, or banded matrix factorisation.
+        bands: bands of the matrix of `banded`; None is as many as make sense, up to 32.
+        secure: whether noise comes from the system's randomness; such a run cannot be repeated.
+
+    See `Budget` for the others.
     """
 
     mechanism: Literal["tree", "banded"]
@@ -76,14 +81,14 @@ class DpFtrl(Budget):
             passes, rest = divmod(rounds, per_pass)
             return passes * tree_depth(per_pass) + tree_depth(rest)
 
-        most_bands = self._most_bands(min(per_pass, rounds))
+        num_bands = self._num_bands(min(per_pass, rounds))
         times = nodes if self.mechanism == "tree" else participation.most_rounds
         spent = self.spending(lambda z: composed_gaussian(z, self.delta, times), rounds)
         noise: CentralNoise = tree_noise(per_pass)
         correlate: Correlation | None = None
         if self.mechanism == "banded":
             length = spent.rounds or rounds
-            coefficients = toeplitz_coefficients(length, min(most_bands, length))
+            coefficients = toeplitz_coefficients(length, min(num_bands, length))
             noise, correlate = independent_noise, banded_correlation(coefficients, length)
         bounded = self.clip_norm is not None
         return Privacy(
@@ -101,8 +106,8 @@ class DpFtrl(Budget):
             secure=self.secure,
         )
 
-    def _most_bands(self, most: int) -> int:
-        """The bands of a run of which `most` make sense."""
+    def _num_bands(self, most: int) -> int:
+        """The number of bands, of which the run can use `most`."""
         if self.bands is not None and (self.mechanism == "tree" or self.bands > most):
             raise ValueError(
                 f"privacy.bands={self.bands} with privacy.mechanism={self.mechanism}: allowed: "

@@ -78,18 +78,19 @@ class Domains(ImageSource):
                 or a domain has too few images for its clients.
         """
         listing = _list_domains(Path(self.root).expanduser())
-        names = ", ".join(listing.names)
         if self.test_domain is not None and self.test_domain not in listing.names:
+            names = ", ".join(listing.names)
             raise ValueError(f"data.test_domain={self.test_domain}; allowed: null, {names}")
         is_test = self._is_test(listing)
         named = [name for name in listing.names if name != self.test_domain]
+        owner = self._clients(listing, is_test, named)  # may refuse: before images are decoded
         parts = [f" {part}" for part in range(self.clients_per_domain)]
         return Examples(
             **self.read_images(listing.paths, self.channels),
             targets=torch.from_numpy(listing.targets),
             num_classes=len(listing.classes),
             is_test=is_test,
-            owner=self._clients(listing, is_test, named),
+            owner=owner,
             class_names=tuple(listing.classes),
             client_names=tuple(
                 f"{name}{part}" for name in named for part in (parts if len(parts) > 1 else [""])

@@ -50,7 +50,7 @@ class Series(WindowSource):
         return windows_of(apart, called, chosen, num_targets=len(predicted), cut=self)
 
     def _chosen(self, columns: Columns) -> tuple[list[str], list[str]]:
-        """The columns that the model reads, those that it predicts first; and these."""
+        """The columns that the model reads, predicted ones first; and the predicted ones."""
         chosen = self.values or columns.free({self.time, self.owner})
         if self.owner is None and self.targets is not None:
             raise ValueError(

@@ -44,6 +44,14 @@ class Oort:
     """Train clients of the cohort with large statistical utility, and some that never trained.
 
     All of the cohort trains if it is smaller than `count`.
+
+    Attributes:
+        count: clients that train.
+        exploration: share of clients that have not trained yet, in round 1.
+        decay: factor of this share per round.
+        min_exploration: smallest share.
+        cutoff: share of the lowest score of the best clients that others must reach.
+        clip: quantile of utilities that bounds them.
     """
 
     count: Count

@@ -55,6 +55,12 @@ def test_a_test_domain_is_no_client(load):
     assert examples.client_names == ("art", "sketch")
 
 
+def test_too_many_clients_are_refused_before_images_are_decoded(load, tmp_path):
+    next((tmp_path / "art" / "cat").iterdir()).write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"data.clients_per_domain=7"):
+        load(clients_per_domain=7)
+
+
 def test_what_cannot_be_is_an_error_that_says_what_can(load, tmp_path):
     with pytest.raises(ValueError, match=r"data.test_domain=clip; allowed: null, art, photo, sk"):
         load(test_domain="clip")
