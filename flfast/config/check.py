@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from flfast.config.errors import ConfigError, resolved
 from flfast.config.known_words import here_it_is, ours
 from flfast.config.own import OWN, passed
-from flfast.config.rules import problems as refused
+from flfast.config.rules import problems as problems_of_rules
 from flfast.config.schema import STRICT, OptimizerSettings, Settings
 from flfast.config.signature import Signature, read_signature
 from flfast.config.values import Config, shown
@@ -53,7 +53,7 @@ def check(config: DictConfig) -> None:
             *_check_trainer(values["trainer"]),
         ]
     if not problems:
-        problems = [*refused(values)]
+        problems = [*problems_of_rules(values)]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 

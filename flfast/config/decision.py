@@ -123,8 +123,8 @@ def _is_finished(said: Result, now: dict[str, Any]) -> bool:
 
 
 def _checkpoints(config: DictConfig, folder: Path, *, restarted: bool) -> list[Checkpoint]:
-    own = restarted or config.resume == "auto"
-    checkpoints = find_checkpoints("auto", folder) if own else []
+    goes_on = restarted or config.resume == "auto"
+    checkpoints = find_checkpoints("auto", folder) if goes_on else []
     if checkpoints or config.resume in {None, "auto"}:
         return checkpoints
     return find_checkpoints(config.resume, folder)

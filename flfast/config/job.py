@@ -69,7 +69,8 @@ class HydraJob:
     ) -> "HydraJob":
         """The job of a composed config whose `hydra.runtime.output_dir` is set.
 
-        `given` is the config without Hydra's own node, if the composed one has no other node.
+        `given` is the config that Hydra passes to a job, without its own node; by default a copy
+        of the composed one without that node.
         """
         given = without_hydra(deepcopy(composed)) if given is None else given
         runtime, overrides = composed.hydra.runtime, tuple(typed_overrides(composed))

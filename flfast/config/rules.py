@@ -96,7 +96,7 @@ def _is_fsdp(of: _Values) -> bool:
 
 
 def _count(value: Any) -> int:
-    """A number; 1 for what is none, such as `auto`."""
+    """The value; 1 if it is no number, such as `auto` or a list."""
     return value if isinstance(value, int) else 1
 
 

@@ -142,18 +142,18 @@ def _signature(module: str, name: str) -> Signature:
     module, node = _find_definition(module, name)
     called: ast.stmt | None = node
     if isinstance(node, ast.ClassDef):
-        found = _class_signature(module, node)
+        signature = _class_signature(module, node)
         methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
         called = methods.get("__call__")
     elif isinstance(node, ast.FunctionDef):
-        found = _signature_of_args(module, node.args, skip=0)
+        signature = _signature_of_args(module, node.args, skip=0)
     else:
         raise _Unreadable(name)
     if not isinstance(called, ast.FunctionDef):
-        return found
+        return signature
     returned = get_args(_evaluate_annotation(module, called.returns))
-    said = (one for one in returned if isinstance(one, Capabilities))
-    return found._replace(capabilities=next(said, NEUTRAL))
+    said = (part for part in returned if isinstance(part, Capabilities))
+    return signature._replace(capabilities=next(said, NEUTRAL))
 
 
 def _class_signature(module: str, node: ast.ClassDef) -> Signature:
@@ -173,7 +173,8 @@ def _fields(module: str, node: ast.ClassDef) -> dict[str, Parameter]:
     """Fields of a record, beside those that it inherits."""
     names = [base.id for base in node.bases if isinstance(base, ast.Name)]
     lines = {ast.unparse(item): item for item in node.body if isinstance(item, ast.AnnAssign)}
-    if len(names) < len(node.bases) or any("ClassVar" in x or "init=" in x for x in lines):
+    is_special = any("ClassVar" in line or "init=" in line for line in lines)
+    if is_special or len(names) < len(node.bases):
         raise _Unreadable(node.name)
     inherited = [_signature(module, name).parameters for name in reversed(names)]
     fields = {name: parameter for base in inherited for name, parameter in base.items()}

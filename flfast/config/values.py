@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from flfast.config.own import OWN
+
 Config = dict[str, Any]
 
 
@@ -11,7 +13,7 @@ def value_of(config: Mapping[str, Any], key: str) -> Any:
     """The value of a dotted key; None if there is none."""
     value: Any = config
     for name in key.split("."):
-        value = value and value.get(name)
+        value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
@@ -26,9 +28,9 @@ def shown(value: Any) -> str:
 
 
 def choice(node: Mapping[str, Any]) -> str:
-    """The name of what a config group chose; of a class of ours, as it is typed."""
+    """The name of what a config group chose, as it is typed; of an object, its class's name."""
     target = str(node["_target_"])
     name = target.rpartition(".")[2]
-    if target.startswith("flfast."):
+    if target.startswith("flfast.") and OWN not in node:
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return "async" if name == "asynchronous" else name  # a keyword of Python

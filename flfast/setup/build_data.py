@@ -61,11 +61,11 @@ def build_data(config: DictConfig, objects: Own = NOTHING) -> FederatedDataModul
         )
     data.setup()
     _log_unused(config, data, objects)
-    found = data.examples.task
-    if config.task not in {"auto", found}:
+    task = data.examples.task
+    if config.task not in {"auto", task}:
         raise ConfigError(
-            f"task={config.task}: data={choice(config.data)} are for "
-            f"task={found}; allowed: auto or {found}"
+            f"task={config.task}: data={choice(config.data)} are for task={task}; "
+            f"allowed: auto or {task}"
         )
     return data
 
@@ -77,15 +77,15 @@ def _log_unused(config: DictConfig, data: FederatedDataModule, objects: Own) -> 
     named_owner = config.data.get("owner") not in {None, "auto"}
     named_owner |= data.examples.datamodule is not None
     if named_owner and data.examples.owner is not None and not asks_for(data.partition, "owner"):
-        name = config.partition["_target_"].rpartition(".")[2]
         log.warning(
             "data.owner=%s: partition=%s makes other clients; partition=natural keeps these",
-            *(config.data.get("owner", "clients"), name),
+            *(config.data.get("owner", "clients"), choice(config.partition)),
         )
-    if data.examples.batch_size not in {None, config.batch_size}:
+    size = data.examples.batch_size
+    if size not in {None, config.batch_size}:
         log.info(
             "batch_size=%s: train_dataloader has %d; batch_size=%d takes that",
-            *(config.batch_size, *[data.examples.batch_size] * 2),
+            *(config.batch_size, size, size),
         )
     if len(data.central_val) and config.split.val:
         log.info(

@@ -265,7 +265,7 @@ def build_adapter(
         ValueError: if the model has no layer for the adapter.
     """
     write_weights(model, initial)
-    name = str(config.adapter["_target_"]).rpartition(".")[2]
+    name = choice(config.adapter)
     has_batchnorm = any(True for _ in batchnorm_layers(model))
     if name != "none" and has_batchnorm and config.bn != "frozen":
         raise ConfigError(
