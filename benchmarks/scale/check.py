@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,9 +28,10 @@ from flfast.distributed.world import open_pipes
 if TYPE_CHECKING:
     from flfast.federation.loop import Federation
 
-_METHODS, _REDUCTION = {"assignment": "_assign", "reports": "_exchange"}, "_reduction"
-"""Of the engine, by part of a round; and the one that makes what combines uploads."""
-PARTS = (*_METHODS, "mean")
+_FUNCTIONS, _REDUCTION = {"assignment": "assign", "reports": "exchange"}, "_reduction"
+"""That the engine's module calls, by part of a round; and the engine's method that makes what
+combines uploads."""
+PARTS = (*_FUNCTIONS, "mean")
 HIDDEN = 100
 """Units of both layers of the model."""
 PARAMETERS = 32 * HIDDEN + HIDDEN + HIDDEN**2 + HIDDEN + 10 * HIDDEN + 10
@@ -64,8 +66,9 @@ class Exchanges(Callback):
             return made
 
         setattr(engine, _REDUCTION, reduction)
-        for part, name in _METHODS.items():
-            setattr(engine, name, self._timed(part, getattr(engine, name)))
+        module = import_module("flfast.engines.engine")
+        for part, name in _FUNCTIONS.items():
+            setattr(module, name, self._timed(part, getattr(module, name)))
 
     def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:

@@ -12,6 +12,7 @@ from flfast.channel.sent import LocalResult
 from flfast.distributed.world import average_buffers, sum_over_ranks
 from flfast.engines.local_training import Deliver, check_allowed
 from flfast.engines.site import Site
+from flfast.state.optimizer_state import read_optimizer_state
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree
 
@@ -59,7 +60,8 @@ class EagerTraining:
             seen, stages_before = data.subset(stage.share, stages_before), stages_before + 1
             num_steps += trainer.fit(module, seen, start.stage_plan(stage))
             num_examples = max(num_examples, module.num_examples)
-            optimizer |= module.read_optimizer_state() if site.algorithm.kit.optimizer else {}
+            if site.algorithm.kit.optimizer:
+                optimizer |= read_optimizer_state(module.optimizer, module.all_params)
         module.end(num_examples if site.algorithm.training_stages else len(data.indices))
         if site.divides_batches(plan):
             module.add_ranks(lambda values: sum_over_ranks(site.world, values))

@@ -22,14 +22,7 @@ from flfast.channel.row_reduction import Basis
 from flfast.channel.secure_reduction import secure_reduction
 from flfast.channel.sent import ClientReport
 from flfast.channel.sides import CLIPPED
-from flfast.distributed.assignment import (
-    Assignment,
-    assign_cohort,
-    assign_to_all,
-    assign_to_first,
-    fetch_states,
-    return_states,
-)
+from flfast.distributed.assignment import fetch_states, return_states
 from flfast.distributed.world import ALONE
 from flfast.engines.delivery import Delivery, Trained, after_reduction, exchange
 from flfast.engines.evaluation.measured_set import MeasuredSet
@@ -37,7 +30,7 @@ from flfast.engines.evaluation.metrics import GroupMetrics
 from flfast.engines.evaluation.module_evaluation import evaluation_of
 from flfast.engines.evaluation.passes import Evaluation, FineTune, for_evaluation
 from flfast.engines.local_training import LocalTraining
-from flfast.engines.site import Site, reference_name
+from flfast.engines.site import Site, assign, reference_name
 from flfast.state.plan import RoundPlan
 from flfast.state.store import ClientStates
 from flfast.state.tree import Tree
@@ -149,7 +142,8 @@ class Engine:
     ) -> Trained:
         """See `train`."""
         site, training, channel = call[:3]
-        assignment = self._assign(cohort, plan)
+        flops = self.members.flops if self.members else None
+        assignment = assign(site, cohort, plan, flops)
         if site.keeps_states:
             fetch_states(site.world, site.states, assignment.moved, wanted=assignment.here)
         encode = channel.encode_broadcast(plan.round_idx)
@@ -264,21 +258,6 @@ class Engine:
             evaluation=evaluation,
             members=members,
         )
-
-    def _assign(self, cohort: Sequence[int], plan: RoundPlan) -> Assignment:
-        """Which clients this rank trains."""
-        site = self.site
-        if site.divides_batches(plan):
-            return assign_to_all(cohort)
-        if plan.strategy != "ddp":
-            return assign_to_first(cohort, site.world)
-        sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
-        if self.members is not None and site.data.kinds is not None:
-            flops = self.members.flops
-            # The server's examples are those of one client more.
-            costs = np.append((flops / flops.min())[site.data.kinds.of], 1.0)
-            sizes = [round(size * costs[k]) for size, k in zip(sizes, cohort, strict=True)]
-        return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 
     def evaluate(
         self, server: Tree, plan: RoundPlan, *, fraction: float = 1.0

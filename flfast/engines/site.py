@@ -1,11 +1,12 @@
 """The model, data, Trainers and client states of one rank, which all engines train with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,12 @@ from flfast.algorithms.contract.downloads import Download, joint_leaves
 from flfast.datamodules.batches import WHOLE, RankShare
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.distributed.assignment import (
+    Assignment,
+    assign_cohort,
+    assign_to_all,
+    assign_to_first,
+)
 from flfast.distributed.world import ALONE, World
 from flfast.engines.measuring import Measuring
 from flfast.lit.local_module import LocalModule
@@ -213,6 +220,26 @@ def facts_of(
 def _generator(seed: int, round_idx: int, client_id: int, purpose: str) -> torch.Generator:
     """The generator that an algorithm's functions draw from."""
     return torch_generator(seed, f"algorithm: {purpose}", round_idx, client_id)
+
+
+def assign(
+    site: Site, cohort: Sequence[int], plan: RoundPlan, flops: np.ndarray | None
+) -> Assignment:
+    """Which clients of a cohort the site's rank trains.
+
+    `flops` are of a forward pass of each member of a family of models, float64 [M]; None: all
+    clients have the same model.
+    """
+    if site.divides_batches(plan):
+        return assign_to_all(cohort)
+    if plan.strategy != "ddp":
+        return assign_to_first(cohort, site.world)
+    sizes = [len(site.data.train_clients.indices_of(k)) for k in cohort]
+    if flops is not None and site.data.kinds is not None:
+        # The server's examples are those of one client more.
+        costs = np.append((flops / flops.min())[site.data.kinds.of], 1.0)
+        sizes = [round(size * costs[k]) for size, k in zip(sizes, cohort, strict=True)]
+    return assign_cohort(cohort, sizes, site.world, stateful=site.keeps_states)
 
 
 def reference_name(call: str) -> str:

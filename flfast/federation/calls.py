@@ -140,7 +140,7 @@ def _ignored(report: ClientReport) -> None:
     pass
 
 
-def nothing(_: int) -> tuple[int, int]:
+def no_bytes(_: int) -> tuple[int, int]:
     """The bytes of a client that sends and gets no messages; see `message_bytes`."""
     return 0, 0
 

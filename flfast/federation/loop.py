@@ -18,7 +18,7 @@ from flfast.engines.delivery import Trained
 from flfast.engines.engine import Engine
 from flfast.engines.recalibration import recalibrate_batchnorm
 from flfast.federation import table_rows
-from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes, nothing
+from flfast.federation.calls import Calls, DivergedError, NoUploadsError, message_bytes, no_bytes
 from flfast.federation.devices.device import DeviceModel
 from flfast.federation.devices.ideal import ONE_SECOND
 from flfast.federation.hooks import end_run, hooks, log_row
@@ -103,7 +103,7 @@ class Federation:
         # A client that is its node sends nothing before nodes exchange their models.
         is_node = self.topology is not None and self.topology.cloud_bandwidth is None
         plan = self.plans(1, [])
-        measure = nothing if is_node else partial(message_bytes, self.engine, self.initial, plan)
+        measure = no_bytes if is_node else partial(message_bytes, self.engine, self.initial, plan)
         members = self.engine.members
         costs = None if members is None else members.flops / members.flops[0]
         return Timing(self.devices, self.work, self.data, self.algorithm, measure, costs)

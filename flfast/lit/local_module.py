@@ -20,7 +20,7 @@ from flfast.lit.module_task import Habits
 from flfast.lit.predictions import PredictingModule
 from flfast.lit.task import LocalTask, surrogate
 from flfast.state.injection import asks_for
-from flfast.state.optimizer_state import LOCAL_MESSAGE, load_optimizer_state, state_tensors
+from flfast.state.optimizer_state import load_optimizer_state
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, float_type, merge, tree_map, without
 from flfast.state.weights import (
@@ -292,14 +292,3 @@ class LocalModule(PredictingModule):
                 name,
             )
         super().log(name, *args, **options)
-
-    def read_optimizer_state(self) -> Tree:
-        """Copy of the local optimizer's state by parameter name, on the CPU.
-
-        Raises:
-            ValueError: if it is not tensors only.
-        """
-        names: dict[Tensor, str] = {p: name for name, p in self.all_params.items()}
-        states = self.optimizer.state.items()
-        tensors = {names[p]: state_tensors(state, **LOCAL_MESSAGE) for p, state in states}
-        return tree_map(full_copy, tensors)

@@ -119,9 +119,12 @@ def _acts(method: Any, beside: Collection[str] = ()) -> bool:
 
 def _reaches(step: dis.Instruction) -> bool:
     """Whether an instruction stores outside of the method, or calls what is global."""
-    stores = step.opname in {"STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL"}
-    return stores or (step.opname == "LOAD_GLOBAL" and step.argval != "float")
+    return step.opname in _STORES or (step.opname == "LOAD_GLOBAL" and step.argval != "float")
 
 
+_STORES = {
+    *("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"),
+    *("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"),
+}
 _LOGGING = ("log", "log_dict", "compute", "reset", "items", "values", "float")
 """Names in hooks that act on nothing but columns and metric objects."""

@@ -22,6 +22,8 @@ from flfast.lit.task import evaluation_mode
 from flfast.state.plan import RoundPlan, batch_limit
 from flfast.state.weights import convert_weights
 
+_TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+
 
 class CohortModule(L.LightningModule):
     """Manual optimization, because a compiled program takes the local steps.
@@ -65,9 +67,6 @@ class CohortLoader:
 
     def __iter__(self) -> Iterator[Sequence[int]]:
         yield self._clients
-
-
-_TRUE_PRECISION = {"64-true": torch.float64, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
 
 _HOOKS = [name for name in vars(Callback) if name.startswith("on_")] + ["setup", "teardown"]

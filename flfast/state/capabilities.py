@@ -99,8 +99,8 @@ def capabilities_of_sampler(parameters: Container[str]) -> Capabilities:
     """What a sampler breaks.
 
     Args:
-        parameters: names of what it asks for. One with a `count`, and without a round, draws as
-            many clients as are needed, at any time.
+        parameters: names of what it asks for. One with `count` and `fraction`, and without a
+            round, draws as many clients as are needed, at any time.
     """
     draws_any = all(name in parameters for name in ("count", "fraction"))
     if draws_any and "round_idx" not in parameters:

@@ -1,6 +1,6 @@
 """State of a torch optimizer as a tree of tensors, which can be averaged, sent and stored."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from flfast.state.tree import Tree, tree_map
+from flfast.state.weights import full_copy
 
 LOCAL_MESSAGE = {
     "option": "local_optimizer_state=keep or average",
@@ -44,6 +45,20 @@ def load_optimizer_state(optimizer: Optimizer, state: Tree, names: Iterable[str]
     # load_state_dict keeps the tensors it gets, and steps change them in place.
     copies = {i: tree_map(torch.clone, state.get(name, {})) for i, name in enumerate(names)}
     optimizer.load_state_dict({**optimizer.state_dict(), "state": copies})
+
+
+def read_optimizer_state(optimizer: Optimizer, params: Mapping[str, Tensor]) -> Tree:
+    """Copy of a local optimizer's state by parameter name, on the CPU.
+
+    `params` are all that it may train. Gathering the state of sharded ones is collective.
+
+    Raises:
+        ValueError: if it is not tensors only.
+    """
+    names = {p: name for name, p in params.items()}
+    states = optimizer.state.items()
+    tensors = {names[p]: state_tensors(state, **LOCAL_MESSAGE) for p, state in states}
+    return tree_map(full_copy, tensors)
 
 
 def trial_step(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:

@@ -4,7 +4,7 @@ The range of an annotated parameter is checked before the function is imported:
 `def fedprox(*, mu: NonNegative) -> Algorithm`. Torch-free.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -34,8 +34,9 @@ Several = Annotated[int, Ge(2), Le(_MAX_INT)]
 HalfTurn = Annotated[float, Ge(0), Le(180)]
 Numbers = Annotated[list[Annotated[float, Ge(-_MAX_FLOAT), Le(_MAX_FLOAT)]], MinLen(1)]
 Bits = Annotated[int, Ge(1), Le(8)]
-FORMATS = ("png", "svg", "pdf")  # of pictures
-Formats = Annotated[list[Literal["png", "svg", "pdf"]], MinLen(1)]
+Format = Literal["png", "svg", "pdf"]  # of pictures
+FORMATS = get_args(Format)
+Formats = Annotated[list[Format], MinLen(1)]
 BatchSize = Annotated[int, Ge(-1), Le(_MAX_INT)]
 ModulusBits = Annotated[int, Ge(16), Le(62)]
 

@@ -152,8 +152,13 @@ def put(self):
     self.acc = None
 
 
+def delete(self):
+    del self.more["a"]
+
+
 MORE = {
     "puts": put,
+    "deletes": delete,
     "a function": lambda self: reset(),
     "keeps": lambda self: setattr(self, "total", self.acc.compute()),
     "others": lambda self: self.net.reset(),

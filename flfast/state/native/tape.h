@@ -66,9 +66,9 @@ struct Tape {
   int64_t num_registers;
 };
 
-// Reads an argument as graph/executor.py writes it: a constant, a tuple for a list, or a string whose
-// first letter is a kind: 'r' a register, 'l' its last read, 'w' the width times a size, and any
-// other letter a constant string.
+// Reads an argument as graph/executor.py writes it: a constant, a tuple for a list, or a string
+// whose first letter is a kind: 'r' a register, 'l' its last read, 'w' the width times a size, and
+// any other letter a constant string.
 Source source_of(const IValue& written, c10::TypePtr type) {
   if (auto optional = type->cast<c10::OptionalType>(); optional && !written.isNone())
     type = optional->getElementType();

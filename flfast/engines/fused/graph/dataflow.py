@@ -1,8 +1,7 @@
 """Questions about a traced graph: which operators change which tensors, and which are views.
 
-The files that change graphs ask them: `rewrite.py`, `pooling.py`, `frozen_layers.py`,
-`lowering.py`. `instructions.py` asks which operators may move out of the loop over
-steps.
+The files that change graphs ask them: `rewrite.py`, `pooling.py`, `frozen_layers.py`
+and `lowering.py`. `instructions.py` asks which operators may move out of the loop over steps.
 """
 
 import operator

@@ -24,6 +24,8 @@ from flfast.engines.fused.graph.instructions import (
 )
 from flfast.state.native.compiler import missing
 
+log = logging.getLogger(__name__)
+
 
 class StraightLine:
     """An `Executor` that works with every torch and needs no compiler."""
@@ -124,8 +126,6 @@ def _word(value: Any) -> Any:
         return f"{_LETTERS[type(value)]}{value}"
     return _FORMATS.index(value) if isinstance(value, torch.memory_format) else value
 
-
-log = logging.getLogger(__name__)
 
 VARIABLE = "FLFAST_EXECUTOR"
 """Environment variable that forces an executor by name."""

@@ -26,6 +26,22 @@ from flfast.engines.site import ClientStart
 from flfast.state.plan import Batching
 from flfast.state.tree import Tree, same_names
 
+aten = torch.ops.aten
+
+CPU_BYTES = 2**22
+"""Largest size of a stack's states on the CPU. Compared with single clients, states of 4 MB took
+0.5 to 0.9 of the time, and states of 16 MB took 1.3 of it."""
+
+CPU_WIDTH = 16
+"""Largest stack on the CPU; wider ones are not faster."""
+
+CPU_PRODUCTS = 2**19
+"""Largest step (parameters times examples) to stack on the CPU. Larger matrix products use the
+core fully without a stack."""
+
+FREE_SHARE = 0.5
+"""Share of a GPU's free memory that a stack may take."""
+
 SMALL_BATCH = 32
 """Batch size up to which a step costs as much as launching its operators: padding is free."""
 
@@ -158,23 +174,6 @@ def stack_spans(table: np.ndarray, batching: Batching, *, exact: bool) -> Iterat
         for first, end in pairwise(edges):
             if row[first]:
                 yield StackSpan(start, stop - start, first, end - first, int(row[first]))
-
-
-aten = torch.ops.aten
-
-CPU_BYTES = 2**22
-"""Largest size of a stack's states on the CPU. Compared with single clients, states of 4 MB took
-0.5 to 0.9 of the time, and states of 16 MB took 1.3 of it."""
-
-CPU_WIDTH = 16
-"""Largest stack on the CPU; wider ones are not faster."""
-
-CPU_PRODUCTS = 2**19
-"""Largest step (parameters times examples) to stack on the CPU. Larger matrix products use the
-core fully without a stack."""
-
-FREE_SHARE = 0.5
-"""Share of a GPU's free memory that a stack may take."""
 
 
 class StackOrder:
