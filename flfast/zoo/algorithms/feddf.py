@@ -142,13 +142,12 @@ def _of_members(initial: Tree, members: Sequence[Tree]) -> dict[str, Any]:
     if len(members) == 1:
         return {"parts": dict.fromkeys(WEIGHTS, ROWS)}
     own = next(place for place, weights in enumerate(members) if weights is initial)
+    zeros = {str(place): tree_map(torch.zeros_like, each) for place, each in enumerate(members)}
 
     def place(upload: Tree, broadcast: Tree) -> Tree:
-        def placed(kind: str) -> Tree:
-            nothing = (tree_map(torch.zeros_like, weights[kind]) for weights in members)
-            return {str(k): upload[kind] if k == own else zero for k, zero in enumerate(nothing)}
-
-        return {kind: placed(kind) for kind in WEIGHTS} | {"member": torch.eye(len(members))[own]}
+        placed = zeros | {str(own): upload}
+        by_kind = {kind: {k: tree[kind] for k, tree in placed.items()} for kind in WEIGHTS}
+        return by_kind | {"member": torch.eye(len(members))[own]}
 
     return {
         "server_state": lambda weights: _server_of(members),
