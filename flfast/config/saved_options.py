@@ -32,6 +32,10 @@ EVALUATE: Mapping[str, Sequence[str] | None] = {
 EXPORT: Mapping[str, Sequence[str] | None] = {**_BOTH, "format": ("torch", "onnx"), "client": None}
 """The same of `flfast.export`."""
 
+PREDICT: Mapping[str, Sequence[str] | None]
+PREDICT = dict.fromkeys(("run", "allow", "model", "output", "key", "client"))
+"""The same of `flfast.predict`."""
+
 _PACKAGES = {
     "predictions=parquet": (("pyarrow",), "parquet"),
     "format=onnx": (("onnx", "onnxscript", "onnxruntime"), "onnx"),

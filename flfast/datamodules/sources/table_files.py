@@ -107,6 +107,7 @@ class Columns:
     def __init__(self, table: pa.Table, path: str) -> None:
         self._table, self._path = table, path
         self._numbers: dict[str, pa.ChunkedArray | None] = {}
+        self._codes: dict[str, tuple[np.ndarray, Sequence[str | None]]] = {}
         self.names: list[str] = table.column_names
         self.num_rows: int = table.num_rows
 
@@ -209,11 +210,36 @@ class Columns:
         found = self._as_numbers(name)
         return None if found is None else found.cast("float64").to_numpy()
 
-    def codes(self, name: str) -> tuple[np.ndarray, Sequence[str | None]]:
-        """A column as codes int64 [N], and the sorted names that they stand for.
+    def codes(
+        self, name: str, known: Sequence[str | None] | None = None
+    ) -> tuple[np.ndarray, Sequence[str | None]]:
+        """A column as codes int64 [N], and the names that they stand for.
 
-        A missing value is a name of its own, the first one.
+        These are the `known` ones, or else those of the column, sorted. A missing value is a name
+        of its own, the first one.
+
+        Raises:
+            ValueError: if a value is not known; names it and its rows.
         """
+        if name not in self._codes:
+            self._codes[name] = self._coded(name)
+        codes, names = self._codes[name]
+        if known is None:
+            return codes, names
+        place = {text: number for number, text in enumerate(known)}
+        places = np.array([place.get(text, -1) for text in names], dtype=np.int64)
+        if (places < 0).any():
+            strange = [text for text, number in zip(names, places, strict=True) if number < 0]
+            shown = ", ".join("nothing" if text is None else repr(text) for text in strange[:3])
+            more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+            raise ValueError(
+                f"{self._path}: column {name} holds {shown}{more} in "
+                f"{rows_of(places[codes] < 0)}, which the model has not seen; allowed: "
+                f"{', '.join(map(str, [*known][:20]))}{', ...' if len(known) > 20 else ''}"
+            )
+        return places[codes], known
+
+    def _coded(self, name: str) -> tuple[np.ndarray, Sequence[str | None]]:
         values = self.as_names(name)
         missing = missing_rows(values)
         ordered, numbers = number_names(f"{self._path}: column {name}", values[~missing])

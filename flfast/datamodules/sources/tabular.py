@@ -1,5 +1,7 @@
 """Tables in CSV or Parquet files, with named columns."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,10 +9,23 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.number_range import as_float32, refuse_outliers, standardised
+from flfast.datamodules.missing import complete_rows
+from flfast.datamodules.number_range import ALL, fitted_scales, refuse_outliers, scaled
+from flfast.datamodules.preprocessing import FILE, ColumnScale, Preprocessing, TableColumns
+from flfast.datamodules.sources.source import RawInputs
+from flfast.datamodules.sources.table_columns import (
+    RowClients,
+    as_scales,
+    by_name,
+    columns_as_float32,
+    fit_columns,
+    table_inputs,
+)
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import ColumnSource, Targets, listed, read_targets
-from flfast.datamodules.value_names import marked_for_testing, warn_of_odd_names
+from flfast.datamodules.value_names import marked_for_testing, number_clients
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +39,8 @@ class Table(ColumnSource):
     nobody else learns. `missing=category` makes missing values of a categorical column a category,
     the first one, and refuses all others. `task` is the learning task; None is `regression` for
     targets of the type float, `classification` for text and for integers of at most 100 different
-    values. The seed determines a drawn test set.
+    values. The seed determines a drawn test set. With `kept`, the preprocessing of a trained
+    model, rows become what they were for that model.
     """
 
     targets: str | list[str]
@@ -33,6 +49,7 @@ class Table(ColumnSource):
     is_test: str | None
     standardise: Literal["none", "all", "client"]
     standardise_targets: bool
+    kept: Preprocessing | None = None
 
     def load(self) -> Examples:
         """All rows that are complete."""
@@ -42,35 +59,89 @@ class Table(ColumnSource):
                 "allowed without it: none, all"
             )
         columns, numeric, categorical = self._read()
-        columns, is_test = self._complete(columns, numeric, categorical)
-        found = read_targets(columns, self.goals, self.task)
+        columns, rows, is_test = self._complete(columns, numeric, categorical)
+        found = read_targets(columns, self.goals, self.task, self._classes)
         clients, is_test = self.split_rows(columns, is_test, found)
-        numbers = _stack([columns.numbers(name) for name in numeric], len(is_test))
-        if self.standardise != "none":
-            group = clients.get("owner") if self.standardise == "client" else None
-            numbers = standardised(numbers, is_training=~is_test, group=group, names=numeric)
-        numbers = _as_float32(numbers, "numeric", numeric)
-        coded = {name: columns.codes(name) for name in categorical}
-        for name, (codes, texts) in coded.items():
-            warn_of_odd_names(f"data.categorical={name}", texts, codes)
-        rows = np.column_stack([numbers, *(codes for codes, _ in coded.values())])
-        described = (f"{name}: {', '.join(map(str, texts))}" for name, (_, texts) in coded.items())
+        rows_of = _row_clients(**clients) if self.standardise == "client" else None
+        is_training = None if self.standardise == "none" else ~is_test
+        fitted = self._kept or fit_columns(
+            columns, numeric, categorical, is_training=is_training, clients=rows_of
+        )
+        inputs = table_inputs(columns, fitted, rows_of)
+        targets, scales = self._values(found, is_test)
+        described = (
+            f"{name}: {', '.join(map(str, texts))}" for name, texts in fitted.categories.items()
+        )
         return Examples(
-            inputs=torch.from_numpy(rows.astype(np.float32)),
-            targets=torch.from_numpy(self._values(found, is_test)),
+            inputs=torch.from_numpy(inputs),
+            targets=torch.from_numpy(targets),
             num_classes=found.num_outputs,
             is_test=is_test,
             task=found.task,
-            categories=tuple(len(texts) for _, texts in coded.values()),
+            categories=tuple(map(len, fitted.categories.values())),
             input_names=(*numeric, *described),
             class_names=found.names,
+            columns=fitted.model_copy(update={"targets": scales}),
+            rows=rows,
             **clients,
         )
+
+    def raw_inputs(self, key: str | None) -> RawInputs:
+        """Inputs of all rows that are complete; targets and test rows need not be in the file."""
+        kept = self._kept
+        if kept is None:
+            raise ValueError(f"the run has no {FILE}; allowed: a run that has written one")
+        owner = listed(self.owner) if kept.clients else []
+        texts = [*kept.categories, *listed(key), *owner]
+        columns = Columns(read_table(self.path, names=texts), self.path)
+        if key is not None and key not in columns.names:
+            raise ValueError(
+                f"key={key} is no column of {self.path}; allowed: {', '.join(columns.names)}"
+            )
+        for name in (*kept.names, *owner):
+            if name not in columns.names:
+                raise ValueError(
+                    f"{self.path} has no column {name!r}, which the model reads; it has "
+                    f"{', '.join(columns.names)}"
+                )
+        if unread := [name for name in columns.names if name not in {*kept.names, *texts}]:
+            log.info("%s: the model does not read the columns %s", self.path, ", ".join(unread))
+        lacking = {
+            f"{self.path}: column {name}": columns.missing(name)
+            for name in kept.names
+            if None not in kept.categories.get(name, ())
+        }
+        whole = complete_rows(lacking, self.missing, is_test=None)
+        columns, clients = columns.kept(whole), None
+        if owner:
+            numbered = number_clients(
+                columns.as_names(owner[0]), None, where=f"data.owner={owner[0]}"
+            )
+            clients = _row_clients(*numbered)
+        about = {"row": np.flatnonzero(whole)}
+        if key is not None:
+            about[key] = columns.as_names(key)
+        return RawInputs(torch.from_numpy(table_inputs(columns, kept, clients)), about)
+
+    @property
+    def _classes(self) -> Sequence[str] | None:
+        """Classes that a trained model has."""
+        if self.kept is None or self.kept.task != "classification":
+            return None
+        return self.kept.classes or [*map(str, range(self.kept.num_outputs))]
+
+    @property
+    def _kept(self) -> TableColumns | None:
+        """How a trained model reads columns."""
+        return None if self.kept is None else self.kept.columns
 
     def _read(self) -> tuple[Columns, list[str], list[str]]:
         """All columns, and names of the numeric and of the categorical ones."""
         others = [*listed(self.owner), *listed(self.is_test)]
-        texts = [*self.text_columns, *listed(self.is_test), *(self.categorical or [])]
+        kept = self._kept
+        numeric = self.numeric if kept is None else [*kept.numeric]
+        categorical = self.categorical if kept is None else [*kept.categories]
+        texts = [*self.text_columns, *listed(self.is_test), *(categorical or [])]
         columns = Columns(read_table(self.path, names=texts), self.path)
         if not self.goals:
             raise ValueError("data.targets=[] names no column")
@@ -78,12 +149,12 @@ class Table(ColumnSource):
         columns.require(listed(self.owner), "owner")
         columns.require(listed(self.is_test), "is_test")
         leave = [*self.goals, *others]
-        return columns, *_features(columns, self.numeric, self.categorical, leave)
+        return columns, *_features(columns, numeric, categorical, leave)
 
     def _complete(
         self, columns: Columns, numeric: list[str], categorical: list[str]
-    ) -> tuple[Columns, np.ndarray | None]:
-        """The complete rows, and which are for testing, if a column says so."""
+    ) -> tuple[Columns, np.ndarray, np.ndarray | None]:
+        """The complete rows, their numbers in the file, and which are for testing, if known."""
         roles = {"targets": self.goals, "numeric": numeric}
         if self.missing != "category":
             roles["categorical"] = categorical
@@ -98,19 +169,36 @@ class Table(ColumnSource):
             lacking[where] = columns.missing(self.is_test)
             is_test = marked_for_testing(where, columns.as_names(self.is_test))
         kept = self.complete(columns, lacking, is_test)
-        return columns.kept(kept), None if is_test is None else is_test[kept]
+        rows = np.flatnonzero(kept)
+        return columns.kept(kept), rows, None if is_test is None else is_test[kept]
 
-    def _values(self, read: Targets, is_test: np.ndarray) -> np.ndarray:
-        """Targets; numbers to predict become float32, perhaps standardised."""
+    def _values(
+        self, read: Targets, is_test: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, ColumnScale | None]]:
+        """Targets, and their scales; numbers to predict become float32, perhaps standardised."""
+        names, kept = self.goals, self._kept
+        scales: dict[str, ColumnScale | None] = dict.fromkeys(names)
         if read.task != "regression":
-            return read.values
+            return read.values, scales
+        values = read.values
         if self.standardise_targets:
-            values = standardised(read.values, is_training=~is_test, names=self.goals)
-            return _as_float32(values, "targets", self.goals)
-        values = _as_float32(read.values, "targets", self.goals)
-        names = [f"data.targets={name}" for name in self.goals]
-        refuse_outliers(values, names=names, rows=np.arange(len(values)))
-        return values
+            fitted = (
+                fitted_scales(values, is_training=~is_test, names=names)[ALL]
+                if kept is None
+                else as_scales(kept.targets, names)
+            )
+            values = scaled(values, {ALL: fitted}, names=names)
+            scales = {**by_name(names, fitted)}
+        values = columns_as_float32(values, "targets", names)
+        if not self.standardise_targets:
+            where = [f"data.targets={name}" for name in names]
+            refuse_outliers(values, names=where, rows=np.arange(len(values)))
+        return values, scales
+
+
+def _row_clients(owner: np.ndarray, client_names: Sequence[str]) -> RowClients:
+    """The clients of rows, which are named by their numbers if they have no other names."""
+    return RowClients(owner, client_names or [*map(str, range(int(owner.max()) + 1))])
 
 
 def _features(
@@ -127,7 +215,8 @@ def _features(
             f"data.numeric and data.categorical name {sorted(wrong)}, which data.targets, "
             "data.owner or data.is_test name, too"
         )
-    free = columns.free(used) if None in (numeric, categorical) else []
+    is_open = None in (numeric, categorical)
+    free = columns.free(used) if is_open else [n for n in columns.names if n not in used]
     if numeric is None:
         numeric = [name for name in free if columns.kind(name) != "text"]
     if categorical is None:
@@ -136,15 +225,6 @@ def _features(
             columns.refuse_odd_numbers(name, f"say data.categorical=[{name}, ...]")
     if not numeric and not categorical:
         raise ValueError("data.numeric and data.categorical leave no column as input")
+    if unread := [name for name in free if name not in {*numeric, *categorical}]:
+        log.info("data=table does not read the columns %s", ", ".join(unread))
     return list(numeric), list(categorical)
-
-
-def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:
-    return np.stack(columns, axis=1) if columns else np.zeros((num_rows, 0))
-
-
-def _as_float32(values: np.ndarray, option: str, names: list[str]) -> np.ndarray:
-    """Columns of numbers as float32 [N, D]; names the column of a number that is too large."""
-    columns = zip(names, values.T, strict=True)
-    found = [as_float32(f"data.{option}={name}", own) for name, own in columns]
-    return _stack(found, len(values))

@@ -1,0 +1,112 @@
+"""Makes inputs of the columns of a table, by a record of scales and codes that is fitted once."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flfast.datamodules.number_range import ALL, Scales, as_float32, fitted_scales, scaled
+from flfast.datamodules.preprocessing import ColumnScale, TableColumns
+from flfast.datamodules.sources.table_files import Columns
+from flfast.datamodules.value_names import warn_of_odd_names
+
+
+class RowClients(NamedTuple):
+    """The client of each row.
+
+    Attributes:
+        numbers: int64 [N]; -1 for none.
+        names: of each client.
+    """
+
+    numbers: np.ndarray
+    names: Sequence[str]
+
+
+def fit_columns(
+    columns: Columns,
+    numeric: Sequence[str],
+    categorical: Sequence[str],
+    *,
+    is_training: np.ndarray | None,
+    clients: RowClients | None,
+) -> TableColumns:
+    """The record of columns: scales of training rows, bool [N], and all names of categories.
+
+    Without training rows numbers stay as they are. With clients, each has scales of its own, too.
+
+    Raises:
+        ValueError: if a column holds no numbers, or some that lose their digits when scaled.
+    """
+    scales: dict[str, ColumnScale | None] = dict.fromkeys(numeric)
+    of_clients = dict[str, Mapping[str, ColumnScale]]()
+    if is_training is not None and numeric:
+        group = None if clients is None else clients.numbers
+        values = _numbers(columns, numeric)
+        fitted = fitted_scales(values, is_training=is_training, group=group, names=numeric)
+        scales = {**by_name(numeric, fitted.pop(ALL))}
+        if clients is not None:
+            of_clients = {clients.names[k]: by_name(numeric, s) for k, s in fitted.items()}
+    categories = dict[str, tuple[str | None, ...]]()
+    for name in categorical:
+        codes, names = columns.codes(name)
+        warn_of_odd_names(f"data.categorical={name}", names, codes)
+        categories[name] = tuple(names)
+    return TableColumns(numeric=scales, clients=of_clients, categories=categories)
+
+
+def table_inputs(columns: Columns, kept: TableColumns, clients: RowClients | None) -> np.ndarray:
+    """Inputs float32 [N, D] of columns, as a record says: numbers, then codes of categories.
+
+    A row of a client that has no scales of its own gets those of all.
+
+    Raises:
+        ValueError: if a column is missing, a value is, or it is no number or an unknown name.
+    """
+    columns.require([*kept.numeric], "numeric")
+    columns.require([*kept.categories], "categorical")
+    numeric = [*kept.numeric]
+    numbers = _numbers(columns, numeric)
+    if any(kept.numeric.values()):
+        scales = {ALL: as_scales(kept.numeric, numeric)}
+        for place, name in enumerate(clients.names if clients else ()):
+            if name in kept.clients:
+                scales[place] = as_scales(kept.clients[name], numeric)
+        group = None if clients is None else clients.numbers
+        numbers = scaled(numbers, scales, group=group, names=numeric)
+    numbers = columns_as_float32(numbers, "numeric", numeric)
+    codes = [columns.codes(name, known)[0] for name, known in kept.categories.items()]
+    return np.column_stack([numbers, *codes]).astype(np.float32)
+
+
+def by_name(names: Sequence[str], scales: Scales) -> dict[str, ColumnScale]:
+    """Scales by the names [D] of their columns."""
+    pairs = zip(names, scales.mean.tolist(), scales.deviation.tolist(), strict=True)
+    return {name: ColumnScale(mean=mean, deviation=deviation) for name, mean, deviation in pairs}
+
+
+def as_scales(named: Mapping[str, ColumnScale | None], names: Sequence[str]) -> Scales:
+    """Scales of the columns `names` [D]; one without a scale stays as it is."""
+    as_stored = ColumnScale(mean=0.0, deviation=1.0)
+    chosen = [named[name] or as_stored for name in names]
+    return Scales(np.array([s.mean for s in chosen]), np.array([s.deviation for s in chosen]))
+
+
+def columns_as_float32(values: np.ndarray, option: str, names: Sequence[str]) -> np.ndarray:
+    """Columns of numbers as float32 [N, D].
+
+    Raises:
+        ValueError: naming the column of a number that is too large.
+    """
+    columns = zip(names, values.T, strict=True)
+    return _stack(
+        [as_float32(f"data.{option}={name}", each) for name, each in columns], len(values)
+    )
+
+
+def _numbers(columns: Columns, names: Sequence[str]) -> np.ndarray:
+    return _stack([columns.numbers(name) for name in names], columns.num_rows)
+
+
+def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:
+    return np.stack(columns, axis=1) if columns else np.zeros((num_rows, 0))
