@@ -23,8 +23,8 @@ python -m flfast.predict run=FOLDER data.path=FILE [key=value ...]
                          allow=my_package; it may be given several times
   output=FILE            table of the predictions (FOLDER/predictions.csv of the run)
 
-Rows are scaled and coded as in training: FOLDER/preprocessing.json says how. Predictions have names
-of classes and probabilities, or numbers in the unit of the targets.
+Rows are scaled and coded as in training: preprocessing.json of the run says how. Predictions are
+classes by name and their probabilities, or numbers in the unit of the targets.
 """
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flfast.state.messages import naming
 from flfast.state.regular_file import read_file
+from flfast.tasks.names import TaskName
 
 FILE = "preprocessing.json"
 
@@ -64,7 +65,7 @@ class Preprocessing(_Record):
     """
 
     flfast: str
-    task: str
+    task: TaskName
     input_shape: tuple[int, ...]
     input_type: str
     mean: tuple[float, ...] | None = None

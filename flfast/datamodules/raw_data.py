@@ -12,16 +12,13 @@ from flfast.datamodules.partitions.whole import whole
 from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.sources.source import RawInputs
 from flfast.datamodules.splits import Split
-from flfast.tasks.names import TaskName
 
 
 class RawData(FederatedDataModule):
     """Inputs that one client has, with targets that mean nothing."""
 
-    def __init__(
-        self, raw: RawInputs, kept: Preprocessing, task: TaskName, loading: Loading
-    ) -> None:
-        examples = _examples(raw, kept, task)
+    def __init__(self, raw: RawInputs, kept: Preprocessing, loading: Loading) -> None:
+        examples = _examples(raw, kept)
         split = Split(val=0.0, test=0.0)
         super().__init__(lambda: examples, whole, seed=0, split=split, loading=loading)
         num = len(examples.targets)
@@ -35,8 +32,8 @@ class RawData(FederatedDataModule):
         """All is ready."""
 
 
-def _examples(raw: RawInputs, kept: Preprocessing, task: TaskName) -> Examples:
-    num, outputs = len(raw.about["row"]), kept.num_outputs
+def _examples(raw: RawInputs, kept: Preprocessing) -> Examples:
+    task, num, outputs = kept.task, len(raw.about["row"]), kept.num_outputs
     shapes = {"classification": (num,), "survival": (num, 2)}
     dtype = torch.int64 if task == "classification" else torch.float32
     columns = kept.columns

@@ -82,8 +82,7 @@ def predict(
         )
     with refused():
         given = raw or _read(saved, kept, key)
-        loading = Loading(**saved.config.loader)
-        data = RawData(given, kept, kept.task, loading)  # type: ignore[arg-type] # one of these
+        data = RawData(given, kept, Loading(**saved.config.loader))
         model = _model(saved, data, client)
         dtype = next(model.parameters()).dtype
         batches = data.eval_loader(data.train_clients.indices)
