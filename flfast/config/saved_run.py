@@ -19,7 +19,7 @@ from flfast.checkpoints.folders import (
 from flfast.checkpoints.policy import best_round
 from flfast.config.check import check
 from flfast.config.errors import ConfigError, refused
-from flfast.config.own import NOTHING, Own
+from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
 from flfast.config.saved_config import check_saved, read_config
 from flfast.config.saved_options import allowed_names, check_known, overridden
@@ -60,10 +60,16 @@ class SavedRun(NamedTuple):
         return self.phases[0].config
 
 
-def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own) -> SavedRun:
+def find_run(
+    options: Mapping[str, str],
+    overrides: Sequence[str],
+    objects: Own,
+    needed: Sequence[str] = GROUPS,
+) -> SavedRun:
     """The run that a command names, checked as far as that is possible without torch.
 
-    Of the options it reads `run`, `allow`, `checkpoint` and `model`.
+    Of the options it reads `run`, `allow`, `checkpoint` and `model`. If the run had objects of a
+    program, those of the `needed` groups must be here.
 
     Raises:
         ConfigError: if folder, weights or overrides are wrong.
@@ -71,7 +77,7 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own)
     folder = Path(options["run"])
     given = read_config(folder, allowed_names(options))
     objects.put_into(given)
-    objects.require(given, folder)
+    objects.require(given, folder, needed)
     check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
     config = overridden(given, overrides)
     if overrides:

@@ -195,8 +195,8 @@ def scaled(
     result = np.empty(values.shape)
     groups = np.full(len(values), ALL) if group is None else group
     for number in np.unique(groups):
-        rows, (mean, deviation) = groups == number, scales.get(int(number), scales[ALL])
-        result[rows] = (values[rows] - mean) / deviation
+        rows, scale = groups == number, scales.get(int(number), scales[ALL])
+        result[rows] = (values[rows] - scale.mean) / scale.deviation
     beyond = ~(np.abs(result) <= LARGEST)
     if beyond.any():
         row, column = map(int, np.argwhere(beyond)[0])

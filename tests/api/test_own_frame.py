@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 from composing import FILES
+from own_reading import read_data
 
 import flfast
-from flfast.api.own_data import read_data
 from flfast.datamodules.sources.tabular import Table
 from flfast.output.results.table import read_rows
 

@@ -1,14 +1,20 @@
 """Makes inputs of the columns of a table, by a record of scales and codes that is fitted once."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import ALL, Scales, as_float32, fitted_scales, scaled
 from flfast.datamodules.preprocessing import ColumnScale, TableColumns
+from flfast.datamodules.sources.source import RawInputs
 from flfast.datamodules.sources.table_files import Columns
-from flfast.datamodules.value_names import warn_of_odd_names
+from flfast.datamodules.value_names import number_clients, warn_of_odd_names
+
+log = logging.getLogger(__name__)
 
 
 class RowClients(NamedTuple):
@@ -77,6 +83,50 @@ def table_inputs(columns: Columns, kept: TableColumns, clients: RowClients | Non
     numbers = columns_as_float32(numbers, "numeric", numeric)
     codes = [columns.codes(name, known)[0] for name, known in kept.categories.items()]
     return np.column_stack([numbers, *codes]).astype(np.float32)
+
+
+def raw_rows(
+    columns: Columns, kept: TableColumns, *, key: str | None, owner: str | None, missing: str
+) -> RawInputs:
+    """Inputs of rows whose targets are not known, of all rows that are complete.
+
+    `owner` is the column of clients, if these have scales of their own; `missing` is
+    `data.missing`.
+
+    Raises:
+        ValueError: if a column is missing, a value is, or one is no number or an unknown name.
+    """
+    where = columns.path
+    if key is not None and key not in columns.names:
+        raise ValueError(f"key={key} is no column of {where}; allowed: {', '.join(columns.names)}")
+    read = [*kept.names, *([] if owner is None else [owner])]
+    for name in read:
+        if name not in columns.names:
+            raise ValueError(
+                f"{where} has no column {name!r}, which the model reads; it has "
+                f"{', '.join(columns.names)}"
+            )
+    if unread := [name for name in columns.names if name not in {*read, key}]:
+        log.info("%s: the model does not read the columns %s", where, ", ".join(unread))
+    lacking = {
+        f"{where}: column {name}": columns.missing(name)
+        for name in kept.names
+        if None not in kept.categories.get(name, ())
+    }
+    whole = complete_rows(lacking, missing, is_test=None)
+    columns, clients = columns.kept(whole), None
+    if owner is not None:
+        names = columns.as_names(owner)
+        clients = row_clients(*number_clients(names, None, where=f"data.owner={owner}"))
+    about = {"row": np.flatnonzero(whole)}
+    if key is not None:
+        about[key] = columns.as_names(key)
+    return RawInputs(torch.from_numpy(table_inputs(columns, kept, clients)), about)
+
+
+def row_clients(owner: np.ndarray, client_names: Sequence[str]) -> RowClients:
+    """The clients of rows, which are named by their numbers if they have no other names."""
+    return RowClients(owner, client_names or [*map(str, range(int(owner.max()) + 1))])
 
 
 def by_name(names: Sequence[str], scales: Scales) -> dict[str, ColumnScale]:

@@ -102,10 +102,16 @@ def index_columns(where: str, names: Iterable[Any], used: Collection[Any]) -> se
 
 
 class Columns:
-    """The columns of a table, by name; errors name its file."""
+    """The columns of a table, by name; errors name its file.
+
+    Attributes:
+        path: of the file, or what the table is in words.
+        names: of the columns.
+        num_rows: N.
+    """
 
     def __init__(self, table: pa.Table, path: str) -> None:
-        self._table, self._path = table, path
+        self._table, self.path = table, path
         self._numbers: dict[str, pa.ChunkedArray | None] = {}
         self._codes: dict[str, tuple[np.ndarray, Sequence[str | None]]] = {}
         self.names: list[str] = table.column_names
@@ -113,14 +119,14 @@ class Columns:
 
     def kept(self, rows: np.ndarray) -> Columns:
         """The same columns with some of the rows, bool [N]."""
-        return Columns(self._table.filter(rows), self._path)
+        return Columns(self._table.filter(rows), self.path)
 
     def require(self, names: Sequence[str], option: str) -> None:
         """Check that columns exist, each named once."""
         for place, name in enumerate(names):
             if name not in self.names:
                 raise ValueError(
-                    f"data.{option}={name!r} is no column of {self._path}; allowed: "
+                    f"data.{option}={name!r} is no column of {self.path}; allowed: "
                     f"{', '.join(self.names)}"
                 )
             if name in names[:place]:
@@ -128,7 +134,7 @@ class Columns:
 
     def free(self, used: Collection[str | None]) -> list[str]:
         """The columns that are not in use, without the index of a DataFrame."""
-        left_out = {*used, *index_columns(self._path, self.names, used)}
+        left_out = {*used, *index_columns(self.path, self.names, used)}
         return [name for name in self.names if name not in left_out]
 
     def values(self, name: str) -> list[Any]:
@@ -161,7 +167,7 @@ class Columns:
         if odd.any():
             shown = ", ".join(dict.fromkeys(repr(values[row]) for row in np.flatnonzero(odd)[:3]))
             raise ValueError(
-                f"{self._path}: column {name} looks like numbers, but holds {shown} in "
+                f"{self.path}: column {name} looks like numbers, but holds {shown} in "
                 f"{rows_of(odd)}; mend these values, or {advice}"
             )
 
@@ -184,7 +190,7 @@ class Columns:
         if _is_text(found):
             return "text"
         raise ValueError(
-            f"{self._path}: column {name} has the type {found}; allowed: numbers and text, or "
+            f"{self.path}: column {name} has the type {found}; allowed: numbers and text, or "
             "name the columns to use"
         )
 
@@ -196,13 +202,13 @@ class Columns:
         """
         if self.kind(name) == "text":
             first = self._table.column(name)[0].as_py()
-            raise ValueError(f"{self._path}: column {name} holds text, such as {first!r}")
-        refuse_missing(f"{self._path}: column {name}", self.missing(name))
+            raise ValueError(f"{self.path}: column {name} holds text, such as {first!r}")
+        refuse_missing(f"{self.path}: column {name}", self.missing(name))
         numbers = self._as_numbers(name)
         assert numbers is not None
         values: np.ndarray = numbers.to_numpy().astype(np.float64)
         if not (finite := np.isfinite(values)).all():
-            raise ValueError(f"{self._path}: column {name} holds infinity in {rows_of(~finite)}")
+            raise ValueError(f"{self.path}: column {name} holds infinity in {rows_of(~finite)}")
         return values
 
     def numbers_or_nan(self, name: str) -> np.ndarray | None:
@@ -233,7 +239,7 @@ class Columns:
             shown = ", ".join("nothing" if text is None else repr(text) for text in strange[:3])
             more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
             raise ValueError(
-                f"{self._path}: column {name} holds {shown}{more} in "
+                f"{self.path}: column {name} holds {shown}{more} in "
                 f"{rows_of(places[codes] < 0)}, which the model has not seen; allowed: "
                 f"{', '.join(map(str, [*known][:20]))}{', ...' if len(known) > 20 else ''}"
             )
@@ -242,7 +248,7 @@ class Columns:
     def _coded(self, name: str) -> tuple[np.ndarray, Sequence[str | None]]:
         values = self.as_names(name)
         missing = missing_rows(values)
-        ordered, numbers = number_names(f"{self._path}: column {name}", values[~missing])
+        ordered, numbers = number_names(f"{self.path}: column {name}", values[~missing])
         codes: np.ndarray = np.zeros(len(values), dtype=np.int64)
         codes[~missing] = numbers + int(missing.any())
         return codes, [None, *ordered] if missing.any() else ordered

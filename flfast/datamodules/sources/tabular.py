@@ -9,21 +9,21 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import ALL, fitted_scales, refuse_outliers, scaled
 from flfast.datamodules.preprocessing import FILE, ColumnScale, Preprocessing, TableColumns
 from flfast.datamodules.sources.source import RawInputs
 from flfast.datamodules.sources.table_columns import (
-    RowClients,
     as_scales,
     by_name,
     columns_as_float32,
     fit_columns,
+    raw_rows,
+    row_clients,
     table_inputs,
 )
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import ColumnSource, Targets, listed, read_targets
-from flfast.datamodules.value_names import marked_for_testing, number_clients
+from flfast.datamodules.value_names import marked_for_testing
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Table(ColumnSource):
         columns, rows, is_test = self._complete(columns, numeric, categorical)
         found = read_targets(columns, self.goals, self.task, self._classes)
         clients, is_test = self.split_rows(columns, is_test, found)
-        rows_of = _row_clients(**clients) if self.standardise == "client" else None
+        rows_of = row_clients(**clients) if self.standardise == "client" else None
         is_training = None if self.standardise == "none" else ~is_test
         fitted = self._kept or fit_columns(
             columns, numeric, categorical, is_training=is_training, clients=rows_of
@@ -91,37 +91,10 @@ class Table(ColumnSource):
         kept = self._kept
         if kept is None:
             raise ValueError(f"the run has no {FILE}; allowed: a run that has written one")
-        owner = listed(self.owner) if kept.clients else []
-        texts = [*kept.categories, *listed(key), *owner]
+        owner = self.owner if kept.clients else None
+        texts = [*kept.categories, *listed(key), *listed(owner)]
         columns = Columns(read_table(self.path, names=texts), self.path)
-        if key is not None and key not in columns.names:
-            raise ValueError(
-                f"key={key} is no column of {self.path}; allowed: {', '.join(columns.names)}"
-            )
-        for name in (*kept.names, *owner):
-            if name not in columns.names:
-                raise ValueError(
-                    f"{self.path} has no column {name!r}, which the model reads; it has "
-                    f"{', '.join(columns.names)}"
-                )
-        if unread := [name for name in columns.names if name not in {*kept.names, *texts}]:
-            log.info("%s: the model does not read the columns %s", self.path, ", ".join(unread))
-        lacking = {
-            f"{self.path}: column {name}": columns.missing(name)
-            for name in kept.names
-            if None not in kept.categories.get(name, ())
-        }
-        whole = complete_rows(lacking, self.missing, is_test=None)
-        columns, clients = columns.kept(whole), None
-        if owner:
-            numbered = number_clients(
-                columns.as_names(owner[0]), None, where=f"data.owner={owner[0]}"
-            )
-            clients = _row_clients(*numbered)
-        about = {"row": np.flatnonzero(whole)}
-        if key is not None:
-            about[key] = columns.as_names(key)
-        return RawInputs(torch.from_numpy(table_inputs(columns, kept, clients)), about)
+        return raw_rows(columns, kept, key=key, owner=owner, missing=self.missing)
 
     @property
     def _classes(self) -> Sequence[str] | None:
@@ -194,11 +167,6 @@ class Table(ColumnSource):
             where = [f"data.targets={name}" for name in names]
             refuse_outliers(values, names=where, rows=np.arange(len(values)))
         return values, scales
-
-
-def _row_clients(owner: np.ndarray, client_names: Sequence[str]) -> RowClients:
-    """The clients of rows, which are named by their numbers if they have no other names."""
-    return RowClients(owner, client_names or [*map(str, range(int(owner.max()) + 1))])
 
 
 def _features(

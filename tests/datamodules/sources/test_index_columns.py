@@ -5,8 +5,8 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from own_reading import read_data
 
-from flfast.api.own_data import read_data
 from flfast.datamodules.sources.tabular import Table
 from flfast.zoo.datamodules.sources.series import Series
 
