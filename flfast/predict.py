@@ -39,7 +39,7 @@ def predict(words: Sequence[str], objects: Own = NOTHING) -> Path:
     """
     options, overrides = read_options(words, PREDICT)
     saved = find_run(options, overrides, objects)
-    from flfast.commands.saved.predictions import report  # imports torch
+    from flfast.commands.saved.predicted_rows import report  # imports torch
 
     return report(saved, options)
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from flfast.api.own_frame import is_frame, raw_frame
-from flfast.commands.saved.predictions import predict
+from flfast.commands.saved.predicted_rows import predict
 from flfast.config.errors import ConfigError, refused
 from flfast.config.own import Own
 from flfast.config.saved_options import PREDICT, read_options
@@ -41,11 +41,6 @@ def _raw(saved: SavedRun, data: Any, key: str | None) -> RawInputs | None:
     if key is not None:
         raise ValueError(f"key={key} names a column of a DataFrame")
     inputs = torch.as_tensor(data)
-    if kept is not None and tuple(inputs.shape[1:]) != kept.input_shape:
-        raise ValueError(
-            f"data= has inputs of shape {[*inputs.shape[1:]]}; allowed: [N, ...] with "
-            f"{[*kept.input_shape]}, as in training"
-        )
     kind = inputs.dtype if kept is None else getattr(torch, kept.input_type)
     if inputs.is_floating_point() and kind.is_floating_point:
         inputs = inputs.to(kind)

@@ -36,7 +36,11 @@ def _examples(raw: RawInputs, kept: Preprocessing) -> Examples:
     task, num, outputs = kept.task, len(raw.about["row"]), kept.num_outputs
     shapes = {"classification": (num,), "survival": (num, 2)}
     dtype = torch.int64 if task == "classification" else torch.float32
-    columns = kept.columns
+    columns, shape = kept.columns, tuple(raw.inputs[0].shape)
+    if shape != kept.input_shape:
+        raise ValueError(
+            f"inputs have shape {[*shape]}; allowed: {[*kept.input_shape]}, as in training"
+        )
     examples = Examples(
         inputs=raw.inputs,
         targets=torch.zeros(shapes.get(task, (num, outputs)), dtype=dtype),

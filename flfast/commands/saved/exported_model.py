@@ -228,7 +228,7 @@ def _describe(
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",
         "origin": run.origin,
-        "input": _what(columns, own=own),
+        "input": _what(columns, is_module=own),
         "input_shape": _shapes(inputs),
         "input_dtype": str(kind).removeprefix("torch."),
         "normalisation": "; ".join(steps) or "none",
@@ -238,10 +238,10 @@ def _describe(
     }
 
 
-def _what(columns: TableColumns | None, *, own: bool) -> str:
+def _what(columns: TableColumns | None, *, is_module: bool) -> str:
     if columns is not None:
         return f"rows of {', '.join(columns.names)}; categories by number, from 0, as in columns"
-    return "what forward reads" if own else "stored examples, not normalised"
+    return "what forward reads" if is_module else "stored examples, not normalised"
 
 
 def _shapes(tree: Any) -> str:

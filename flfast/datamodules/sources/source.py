@@ -43,7 +43,16 @@ class DataSource:
         Raises:
             ValueError: naming key and value, or if the source always has targets.
         """
-        raise ValueError("these data cannot be read without targets; allowed: data=table")
+        raise ValueError(
+            "these data cannot be read without targets; allowed: data=table, npz or image_folder, "
+            "or flfast.evaluate"
+        )
+
+    @staticmethod
+    def refuse_key(key: str | None) -> None:
+        """Refuse a column to carry along, where there are no columns."""
+        if key is not None:
+            raise ValueError(f"key={key} names a column of a table; allowed with other data: none")
 
     def load(self) -> Examples:
         """All examples.

@@ -9,6 +9,7 @@ import numpy as np
 from flfast.datamodules.examples import check_targets
 from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.source import DataSource
 from flfast.datamodules.sources.table_files import Columns
@@ -85,6 +86,14 @@ class ColumnSource(DataSource):
     missing: Literal["error", "drop", "category"]
     task: TaskName | None
     seed: int
+    kept: Preprocessing | None = None
+
+    @property
+    def kept_classes(self) -> Sequence[str] | None:
+        """Names of the classes that a trained model has."""
+        if self.kept is None or self.kept.task != "classification":
+            return None
+        return self.kept.classes or [*map(str, range(self.kept.num_outputs))]
 
     @property
     def goals(self) -> list[str]:

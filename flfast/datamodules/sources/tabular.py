@@ -1,7 +1,6 @@
 """Tables in CSV or Parquet files, with named columns."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +9,7 @@ import torch
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.number_range import ALL, fitted_scales, refuse_outliers, scaled
-from flfast.datamodules.preprocessing import FILE, ColumnScale, Preprocessing, TableColumns
+from flfast.datamodules.preprocessing import FILE, ColumnScale, TableColumns
 from flfast.datamodules.sources.source import RawInputs
 from flfast.datamodules.sources.table_columns import (
     as_scales,
@@ -49,7 +48,6 @@ class Table(ColumnSource):
     is_test: str | None
     standardise: Literal["none", "all", "client"]
     standardise_targets: bool
-    kept: Preprocessing | None = None
 
     def load(self) -> Examples:
         """All rows that are complete."""
@@ -60,7 +58,7 @@ class Table(ColumnSource):
             )
         columns, numeric, categorical = self._read()
         columns, rows, is_test = self._complete(columns, numeric, categorical)
-        found = read_targets(columns, self.goals, self.task, self._classes)
+        found = read_targets(columns, self.goals, self.task, self.kept_classes)
         clients, is_test = self.split_rows(columns, is_test, found)
         rows_of = row_clients(**clients) if self.standardise == "client" else None
         is_training = None if self.standardise == "none" else ~is_test
@@ -95,13 +93,6 @@ class Table(ColumnSource):
         texts = [*kept.categories, *listed(key), *listed(owner)]
         columns = Columns(read_table(self.path, names=texts), self.path)
         return raw_rows(columns, kept, key=key, owner=owner, missing=self.missing)
-
-    @property
-    def _classes(self) -> Sequence[str] | None:
-        """Classes that a trained model has."""
-        if self.kept is None or self.kept.task != "classification":
-            return None
-        return self.kept.classes or [*map(str, range(self.kept.num_outputs))]
 
     @property
     def _kept(self) -> TableColumns | None:

@@ -5,30 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from hydra.utils import instantiate
 from rich.text import Text
-from torch import Tensor, nn
+from torch import Tensor
 
 from flfast.config.errors import ConfigError, refused
 from flfast.config.saved_run import SavedRun
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.preprocessing import FILE, Preprocessing
 from flfast.datamodules.raw_data import RawData
-from flfast.datamodules.sources.source import DataSource, RawInputs
-from flfast.lit.trainers import dtype_of_precision
+from flfast.datamodules.sources.source import RawInputs
 from flfast.output.results.table import write_csv
 from flfast.output.watch.view import screen
-from flfast.setup.build_models import build_model
-from flfast.setup.user_code import named
-from flfast.state.injection import call_with
+from flfast.setup.saved_model import model_of_file, read_raw
 from flfast.state.regular_file import make_folder, replacing
-from flfast.state.weights import (
-    convert_weights,
-    load_weights,
-    read_state_dict,
-    read_weights,
-    write_weights,
-)
 
 
 def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
@@ -81,28 +70,17 @@ def predict(
             f"allowed: {', '.join(_COLUMNS)}, or flfast.evaluate"
         )
     with refused():
-        given = raw or _read(saved, kept, key)
+        given = raw or read_raw(saved.config, kept, key)
         data = RawData(given, kept, Loading(**saved.config.loader))
-        model = _model(saved, data, client)
+        model = model_of_file(saved, data, _path_of(saved, client))
         dtype = next(model.parameters()).dtype
         batches = data.eval_loader(data.train_clients.indices)
         outputs = [model(data.examples.transform(batch.inputs, dtype=dtype)) for batch in batches]
     return given.about | _COLUMNS[kept.task](torch.cat(outputs).double(), kept)
 
 
-def _read(saved: SavedRun, kept: Preprocessing, key: str | None) -> RawInputs:
-    target = saved.config.data["_target_"]
-    with named("data", target):
-        made = call_with(
-            instantiate(saved.config.data), seed=saved.config.seed, task=kept.task, kept=kept
-        )
-        if not isinstance(made, DataSource):
-            made = DataSource()
-        return made.raw_inputs(key)
-
-
-def _model(saved: SavedRun, data: RawData, client: str | None) -> nn.Module:
-    """The trained model, in evaluation mode."""
+def _path_of(saved: SavedRun, client: str | None) -> Path:
+    """The file of the weights."""
     path = saved.model or saved.folder / "model.pt"
     if client is not None:
         folder = saved.folder / "personal"
@@ -115,12 +93,7 @@ def _model(saved: SavedRun, data: RawData, client: str | None) -> nn.Module:
             f"run={saved.folder}: there is no {path}; allowed: client=NUMBER, if clients have "
             f"models of their own"
         )
-    model = build_model(saved.config, data, saved.objects)
-    dtype = dtype_of_precision(saved.config.trainer.precision)
-    convert_weights(model, torch.promote_types(dtype, torch.float32))
-    found = read_state_dict(str(path), key="run")
-    write_weights(model, load_weights(read_weights(model), found, source=str(path)))
-    return model.eval()
+    return path
 
 
 def _classes(outputs: Tensor, kept: Preprocessing) -> dict[str, np.ndarray]:
