@@ -32,7 +32,7 @@ class RowClients(NamedTuple):
 def fit_columns(
     columns: Columns,
     numeric: Sequence[str],
-    categorical: Sequence[str],
+    categorical: Sequence[str] = (),
     *,
     is_training: np.ndarray | None,
     clients: RowClients | None,
