@@ -32,20 +32,29 @@ class TableColumns(_Record):
 
     Attributes:
         numeric: scale of each column of numbers; None: they are as stored.
+        fills: what replaces missing numbers of a column, before they are scaled; empty: nothing.
+        indicators: columns of numbers of which another input says whether one was missing, 1 or 0.
+            These inputs are behind the numbers.
         clients: scales of a client's own rows, by its name and column; empty if all share one.
         categories: names that the codes 0, 1, ... of a column stand for; None is a missing value.
         targets: scale of each number to predict; None: it is as stored. Names of labels, too.
     """
 
     numeric: Mapping[str, ColumnScale | None] = {}
+    fills: Mapping[str, float] = {}
+    indicators: tuple[str, ...] = ()
     clients: Mapping[str, Mapping[str, ColumnScale]] = {}
     categories: Mapping[str, tuple[str | None, ...]] = {}
     targets: Mapping[str, ColumnScale | None] = {}
 
     @property
     def names(self) -> list[str]:
-        """All columns that are inputs, in their order."""
+        """All columns that are read, in the order of the inputs."""
         return [*self.numeric, *self.categories]
+
+    def may_lack(self, name: str) -> bool:
+        """Whether a value of a column may be missing."""
+        return name in self.fills or None in self.categories.get(name, ())
 
 
 class Preprocessing(_Record):

@@ -38,6 +38,8 @@ def test_a_frame_is_read_as_the_table_of_its_file(tmp_path):
         standardise="none",
         seed=0,
         standardise_targets=False,
+        fill=None,
+        missing_indicator=False,
         missing="error",
         task=None,
     ).load()

@@ -31,6 +31,8 @@ TABLE = {
     "test_fraction": 0.0,
     "standardise": "all",
     "standardise_targets": True,
+    "fill": None,
+    "missing_indicator": False,
     "missing": "error",
     "seed": 0,
 }

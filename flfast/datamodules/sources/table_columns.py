@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,19 @@ from flfast.datamodules.value_names import number_clients, warn_of_odd_names
 log = logging.getLogger(__name__)
 
 
+class Filling(NamedTuple):
+    """What replaces missing numbers.
+
+    Attributes:
+        by: `mean` or `median` of the training rows, or a number.
+        indicates: whether another input says of each number whether it was missing, of columns
+            where that happens in training.
+    """
+
+    by: Literal["mean", "median"] | float
+    indicates: bool = False
+
+
 class RowClients(NamedTuple):
     """The client of each row.
 
@@ -29,28 +42,43 @@ class RowClients(NamedTuple):
     names: Sequence[str]
 
 
-def fit_columns(
-    columns: Columns,
-    numeric: Sequence[str],
-    categorical: Sequence[str] = (),
-    *,
-    is_training: np.ndarray | None,
-    clients: RowClients | None,
-) -> TableColumns:
-    """The record of columns: scales of training rows, bool [N], and all names of categories.
+class Fit(NamedTuple):
+    """How columns are fitted.
 
-    Without training rows numbers stay as they are. With clients, each has scales of its own, too.
+    Attributes:
+        is_training: the rows that count, bool [N].
+        scales: whether numbers get mean 0 and deviation 1.
+        clients: of the rows, if each has scales of its own, too.
+        filling: what replaces missing numbers; None: there must be none.
+    """
+
+    is_training: np.ndarray
+    scales: bool = True
+    clients: RowClients | None = None
+    filling: Filling | None = None
+
+
+def fit_columns(
+    columns: Columns, numeric: Sequence[str], categorical: Sequence[str], fit: Fit
+) -> TableColumns:
+    """The record of columns: fills and scales of training rows, and all names of categories.
 
     Raises:
-        ValueError: if a column holds no numbers, or some that lose their digits when scaled.
+        ValueError: if a column holds no numbers, or none in training, or some that lose their
+            digits when scaled.
     """
-    scales: dict[str, ColumnScale | None] = dict.fromkeys(numeric)
+    fills, indicators, clients = dict[str, float](), list[str](), fit.clients
+    if fit.filling is not None:
+        for name in numeric:
+            fills[name], lacks = _fill(columns, name, fit.is_training, fit.filling.by)
+            indicators += [name] if lacks and fit.filling.indicates else []
+    of_all: dict[str, ColumnScale | None] = dict.fromkeys(numeric)
     of_clients = dict[str, Mapping[str, ColumnScale]]()
-    if is_training is not None and numeric:
+    if fit.scales and numeric:
         group = None if clients is None else clients.numbers
-        values = _numbers(columns, numeric)
-        fitted = fitted_scales(values, is_training=is_training, group=group, names=numeric)
-        scales = {**by_name(numeric, fitted.pop(ALL))}
+        values = _numbers(columns, numeric, fills)
+        fitted = fitted_scales(values, is_training=fit.is_training, group=group, names=numeric)
+        of_all = {**by_name(numeric, fitted.pop(ALL))}
         if clients is not None:
             of_clients = {clients.names[k]: by_name(numeric, s) for k, s in fitted.items()}
     categories = dict[str, tuple[str | None, ...]]()
@@ -58,11 +86,34 @@ def fit_columns(
         codes, names = columns.codes(name)
         warn_of_odd_names(f"data.categorical={name}", names, codes)
         categories[name] = tuple(names)
-    return TableColumns(numeric=scales, clients=of_clients, categories=categories)
+    return TableColumns(
+        numeric=of_all,
+        fills=fills,
+        indicators=tuple(indicators),
+        clients=of_clients,
+        categories=categories,
+    )
+
+
+def _fill(
+    columns: Columns, name: str, is_training: np.ndarray, by: str | float
+) -> tuple[float, bool]:
+    """What replaces missing numbers of a column, and whether one is missing in training rows."""
+    missing = columns.missing(name)[is_training]
+    if not isinstance(by, str):
+        return by, bool(missing.any())
+    values = _numbers(columns, [name], {name: np.nan})[is_training, 0]
+    if missing.all():
+        raise ValueError(
+            f"{columns.path}: column {name} has no number in training rows, whose {by} "
+            "data.missing asks for; allowed: leave the column out"
+        )
+    middle = np.median(values[~missing]) if by == "median" else np.mean(values[~missing])
+    return float(middle), bool(missing.any())
 
 
 def table_inputs(columns: Columns, kept: TableColumns, clients: RowClients | None) -> np.ndarray:
-    """Inputs float32 [N, D] of columns, as a record says: numbers, then codes of categories.
+    """Inputs float32 [N, D] of columns, as a record says: numbers, indicators, codes.
 
     A row of a client that has no scales of its own gets those of all.
 
@@ -72,7 +123,7 @@ def table_inputs(columns: Columns, kept: TableColumns, clients: RowClients | Non
     columns.require([*kept.numeric], "numeric")
     columns.require([*kept.categories], "categorical")
     numeric = [*kept.numeric]
-    numbers = _numbers(columns, numeric)
+    numbers = _numbers(columns, numeric, kept.fills)
     if any(kept.numeric.values()):
         scales = {ALL: as_scales(kept.numeric, numeric)}
         for place, name in enumerate(clients.names if clients else ()):
@@ -81,8 +132,9 @@ def table_inputs(columns: Columns, kept: TableColumns, clients: RowClients | Non
         group = None if clients is None else clients.numbers
         numbers = scaled(numbers, scales, group=group, names=numeric)
     numbers = columns_as_float32(numbers, "numeric", numeric)
+    lacking = [columns.missing(name) for name in kept.indicators]
     codes = [columns.codes(name, known)[0] for name, known in kept.categories.items()]
-    return np.column_stack([numbers, *codes]).astype(np.float32)
+    return np.column_stack([numbers, *lacking, *codes]).astype(np.float32)
 
 
 def raw_rows(
@@ -109,9 +161,8 @@ def raw_rows(
     if unread := [name for name in columns.names if name not in {*read, key}]:
         log.info("%s: the model does not read the columns %s", where, ", ".join(unread))
     lacking = {
-        f"{where}: column {name}": columns.missing(name)
+        f"{where}: column {name}": columns.missing(name) & (not kept.may_lack(name))
         for name in kept.names
-        if None not in kept.categories.get(name, ())
     }
     whole = complete_rows(lacking, missing, is_test=None)
     columns, clients = columns.kept(whole), None
@@ -154,8 +205,10 @@ def columns_as_float32(values: np.ndarray, option: str, names: Sequence[str]) ->
     )
 
 
-def _numbers(columns: Columns, names: Sequence[str]) -> np.ndarray:
-    return _stack([columns.numbers(name) for name in names], columns.num_rows)
+def _numbers(columns: Columns, names: Sequence[str], fills: Mapping[str, float]) -> np.ndarray:
+    """Columns of numbers, float64 [N, D]; raises as `Columns.numbers`."""
+    found = [columns.numbers(name, fills.get(name)) for name in names]
+    return _stack(found, columns.num_rows)
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:

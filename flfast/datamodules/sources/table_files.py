@@ -194,22 +194,24 @@ class Columns:
             "name the columns to use"
         )
 
-    def numbers(self, name: str) -> np.ndarray:
-        """A column as float64 [N].
+    def numbers(self, name: str, fill: float | None = None) -> np.ndarray:
+        """A column as float64 [N]; `fill` replaces missing numbers.
 
         Raises:
-            ValueError: if it is no column of numbers, or a number is missing or not finite.
+            ValueError: if it is no column of numbers, or one is not finite, or missing without a
+                `fill`.
         """
         if self.kind(name) == "text":
             first = self._table.column(name)[0].as_py()
             raise ValueError(f"{self.path}: column {name} holds text, such as {first!r}")
-        refuse_missing(f"{self.path}: column {name}", self.missing(name))
-        numbers = self._as_numbers(name)
-        assert numbers is not None
-        values: np.ndarray = numbers.to_numpy().astype(np.float64)
-        if not (finite := np.isfinite(values)).all():
+        missing = self.missing(name)
+        if fill is None:
+            refuse_missing(f"{self.path}: column {name}", missing)
+        values = self.numbers_or_nan(name)
+        assert values is not None
+        if not (finite := np.isfinite(values) | missing).all():
             raise ValueError(f"{self.path}: column {name} holds infinity in {rows_of(~finite)}")
-        return values
+        return values if fill is None else np.where(missing, fill, values)
 
     def numbers_or_nan(self, name: str) -> np.ndarray | None:
         """A column as float64 [N], NaN where a number is missing; None if it holds no numbers."""

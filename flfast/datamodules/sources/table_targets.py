@@ -83,7 +83,7 @@ class ColumnSource(DataSource):
     targets: str | list[str] | None
     owner: str | None
     test_fraction: BelowOne
-    missing: Literal["error", "drop", "category"]
+    missing: Literal["error", "drop", "category", "mean", "median", "constant"]
     task: TaskName | None
     seed: int
     kept: Preprocessing | None = None

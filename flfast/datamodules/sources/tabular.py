@@ -12,6 +12,8 @@ from flfast.datamodules.number_range import ALL, fitted_scales, refuse_outliers,
 from flfast.datamodules.preprocessing import FILE, ColumnScale, TableColumns
 from flfast.datamodules.sources.source import RawInputs
 from flfast.datamodules.sources.table_columns import (
+    Filling,
+    Fit,
     as_scales,
     by_name,
     columns_as_float32,
@@ -36,7 +38,8 @@ class Table(ColumnSource):
 
     A federation would compute what `standardise=all` needs by one secure sum; what `client` needs,
     nobody else learns. `missing=category` makes missing values of a categorical column a category,
-    the first one, and refuses all others. `task` is the learning task; None is `regression` for
+    the first one, and refuses all others. `mean`, `median` (of training rows) and `constant` also
+    fill in numbers, before they are scaled. `task` is the learning task; None is `regression` for
     targets of the type float, `classification` for text and for integers of at most 100 different
     values. The seed determines a drawn test set. With `kept`, the preprocessing of a trained
     model, rows become what they were for that model.
@@ -48,6 +51,8 @@ class Table(ColumnSource):
     is_test: str | None
     standardise: Literal["none", "all", "client"]
     standardise_targets: bool
+    fill: float | None
+    missing_indicator: bool
 
     def load(self) -> Examples:
         """All rows that are complete."""
@@ -61,10 +66,8 @@ class Table(ColumnSource):
         found = read_targets(columns, self.goals, self.task, self.kept_classes)
         clients, is_test = self.split_rows(columns, is_test, found)
         rows_of = row_clients(**clients) if self.standardise == "client" else None
-        is_training = None if self.standardise == "none" else ~is_test
-        fitted = self._kept or fit_columns(
-            columns, numeric, categorical, is_training=is_training, clients=rows_of
-        )
+        fit = Fit(~is_test, self.standardise != "none", rows_of, self._filling)
+        fitted = self._kept or fit_columns(columns, numeric, categorical, fit)
         inputs = table_inputs(columns, fitted, rows_of)
         targets, scales = self._values(found, is_test)
         described = (
@@ -77,7 +80,7 @@ class Table(ColumnSource):
             is_test=is_test,
             task=found.task,
             categories=tuple(map(len, fitted.categories.values())),
-            input_names=(*numeric, *described),
+            input_names=(*numeric, *(f"no {name}" for name in fitted.indicators), *described),
             class_names=found.names,
             columns=fitted.model_copy(update={"targets": scales}),
             rows=rows,
@@ -93,6 +96,29 @@ class Table(ColumnSource):
         texts = [*kept.categories, *listed(key), *listed(owner)]
         columns = Columns(read_table(self.path, names=texts), self.path)
         return raw_rows(columns, kept, key=key, owner=owner, missing=self.missing)
+
+    @property
+    def _filling(self) -> Filling | None:
+        """What replaces missing numbers.
+
+        Raises:
+            ValueError: if `fill` or `missing_indicator` would change nothing.
+        """
+        if self.missing in {"error", "drop", "category"}:
+            if self.missing_indicator or self.fill is not None:
+                key = "missing_indicator=true" if self.missing_indicator else f"fill={self.fill:g}"
+                raise ValueError(
+                    f"data.{key} with data.missing={self.missing}: no number is filled in; "
+                    "allowed: data.missing=mean, median or constant"
+                )
+            return None
+        if (self.missing == "constant") != (self.fill is not None):
+            raise ValueError(
+                f"data.missing={self.missing} data.fill={self.fill}: a constant is a number, and "
+                "others have none; allowed: data.missing=constant data.fill=0, or data.fill=null"
+            )
+        by = self.fill if self.fill is not None else self.missing
+        return Filling(by, self.missing_indicator)  # type: ignore[arg-type] # one of its words
 
     @property
     def _kept(self) -> TableColumns | None:
@@ -119,8 +145,10 @@ class Table(ColumnSource):
         self, columns: Columns, numeric: list[str], categorical: list[str]
     ) -> tuple[Columns, np.ndarray, np.ndarray | None]:
         """The complete rows, their numbers in the file, and which are for testing, if known."""
-        roles = {"targets": self.goals, "numeric": numeric}
-        if self.missing != "category":
+        roles = {"targets": self.goals}
+        if self._filling is None:
+            roles["numeric"] = numeric
+        if self._filling is None and self.missing != "category":
             roles["categorical"] = categorical
         lacking = {
             f"data.{option}={name}": columns.missing(name)

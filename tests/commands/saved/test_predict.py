@@ -21,10 +21,15 @@ TASKS = {
     "survival": ["days", "died"],
 }
 IID = ["partition.num_clients=2"]
-SETTINGS = {"all": IID, "none": IID, "client": ["data.owner=site", "partition=natural"]}
+SETTINGS = {
+    "all": [*IID, "data.standardise=all"],
+    "none": [*IID, "data.standardise=none"],
+    "client": ["data.owner=site", "partition=natural", "data.standardise=client"],
+    "filled": [*IID, "data.missing=median", "data.missing_indicator=true"],
+}
 
 
-def patients(num, seed=0):
+def patients(num, seed=0, *, lacking=False):
     """Rows of a table, with numbers of several sizes and a column of text."""
     rng = np.random.default_rng(seed)
     age, crp = rng.normal(60, 9, num).round(1), rng.exponential(2e-3, num)
@@ -35,8 +40,8 @@ def patients(num, seed=0):
             "patient": [f"p{number}" for number in range(num)],
             "site": site,
             "age": age + 30 * (site == "West"),
-            "crp": crp,
-            "sex": sex,
+            "crp": np.where((np.arange(num) % 7 == 3) & lacking, np.nan, crp),
+            "sex": np.where((np.arange(num) % 5 == 2) & lacking, None, sex),
             "outcome": np.where(risk > 0, "ill", "well"),
             "dose": 1e4 + 50 * risk,
             "weight": 70 + 5.5 * risk,
@@ -56,10 +61,15 @@ def trained(tmp_path_factory):
     def trained(task, standardise):
         if (task, standardise) not in made:
             folder = tmp_path_factory.mktemp(f"{task}-{standardise}")
-            patients(120).to_csv(folder / "patients.csv", index=False)
+            patients(120, lacking=standardise == "filled").to_csv(
+                folder / "patients.csv", index=False
+            )
             flfast.run(
                 *("data=table", f"data.path={folder}/patients.csv", f"task={task}", "rounds=1"),
-                *(f"data.targets=[{','.join(TASKS[task])}]", f"data.standardise={standardise}"),
+                *(
+                    f"data.targets=[{','.join(TASKS[task])}]",
+                    f"data.standardise={standardise.replace('filled', 'all')}",
+                ),
                 *("data.numeric=[crp,age]", "data.categorical=[sex]", "model=logistic"),
                 *("trainer.devices=1", *FILES),
                 *SETTINGS[standardise],
@@ -72,12 +82,13 @@ def trained(tmp_path_factory):
 
 
 CASES = [*((task, "all") for task in TASKS), ("classification", "none"), ("regression", "client")]
+CASES += [("classification", "filled")]
 
 
 @pytest.mark.parametrize(("task", "standardise"), CASES)
 def test_a_raw_row_gives_what_the_run_predicted(trained, tmp_path, task, standardise):
     """By the command and by a program, of all rows and of a single one."""
-    folder, frame = trained(task, standardise), patients(120)
+    folder, frame = trained(task, standardise), patients(120, lacking=standardise == "filled")
     run = flfast.Run(folder / "run")
     run.evaluate("split=train", f"output={tmp_path}/known")
     known = pd.read_csv(tmp_path / "known" / "predictions.csv")
@@ -172,7 +183,7 @@ def test_columns_that_nobody_reads_are_named(trained, tmp_path, caplog):
 def test_an_exported_program_reads_raw_rows(trained, tmp_path, task, standardise, kind):
     if kind == "onnx":
         pytest.importorskip("onnxscript")
-    folder, frame = trained(task, standardise), patients(120)
+    folder, frame = trained(task, standardise), patients(120, lacking=standardise == "filled")
     words = [f"run={folder}/run", f"format={kind}", f"output={tmp_path}/program"]
     if standardise == "client":
         with pytest.raises(flfast.ConfigError, match=r"standardise=client: .*client=NUMBER"):
@@ -180,7 +191,8 @@ def test_an_exported_program_reads_raw_rows(trained, tmp_path, task, standardise
         return
     program, about = LOAD[kind](export(words))
     columns = json.loads(about["columns"])
-    codes = frame["sex"].map(columns["categories"]["sex"].index)
+    names = columns["categories"]["sex"]
+    codes = [names.index(None if pd.isna(name) else name) for name in frame["sex"]]
     rows = torch.tensor(np.column_stack([frame[["crp", "age"]], codes]))
     with torch.no_grad():
         outputs = program(rows).numpy()

@@ -17,6 +17,8 @@ OPTIONS = {
     "test_fraction": 0.0,
     "standardise": "none",
     "standardise_targets": False,
+    "fill": None,
+    "missing_indicator": False,
     "missing": "error",
     "seed": 0,
 }

@@ -13,7 +13,7 @@ import torch
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.number_range import as_float32
 from flfast.datamodules.preprocessing import Preprocessing
-from flfast.datamodules.sources.table_columns import RowClients, fit_columns, table_inputs
+from flfast.datamodules.sources.table_columns import Fit, RowClients, fit_columns, table_inputs
 from flfast.datamodules.sources.table_files import Columns, read_table
 
 _FILES = {
@@ -63,9 +63,8 @@ def tcga_brca(
     clients = None
     if standardise == "client":
         clients = RowClients(group, [names.get(k, str(k)) for k in range(max(names) + 1)])
-    is_training = None if standardise == "none" else ~held_out
-    columns = kept.columns if kept else None
-    columns = columns or fit_columns(chosen, inputs, is_training=is_training, clients=clients)
+    fit = Fit(~held_out, standardise != "none", clients)
+    columns = (kept.columns if kept else None) or fit_columns(chosen, inputs, [], fit)
     targets = np.stack([chosen.numbers("T"), chosen.numbers("E")], axis=1)
     return Examples(
         inputs=torch.from_numpy(table_inputs(chosen, columns, clients)),
