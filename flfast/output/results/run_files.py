@@ -24,6 +24,7 @@ OF_ITS_END = (
 
 OF_ALL_ROUNDS = (
     *("metrics.csv", "clients.csv", "events.csv", "partition.json", "partition.npz"),
+    *("preprocessing.json", "predictions.csv"),
     *_pictures("devices"),
     *("checkpoints/round-*", "client_states/rank*", "records/rank*"),
     "run-profile-*",
