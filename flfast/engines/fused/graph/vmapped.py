@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
-from flfast.engines.fused.graph.trace import like, record
+from flfast.engines.fused.graph.trace import record, stand_ins
 from flfast.state.vmap_fallback import no_vmap_fallback
 
 aten = torch.ops.aten
@@ -30,9 +30,7 @@ def vmap_graph(
         RuntimeError: if vmap has no batching rule for an operator.
     """
     axes = tuple(None if same else 0 for same in shared)
-    inputs = [
-        like(leaf, None if same else width) for leaf, same in zip(single, shared, strict=True)
-    ]
+    inputs = stand_ins(single, [None if same else width for same in shared])
     run = torch.func.vmap(_VmapInterpreter(module).run_nodes, in_dims=axes, randomness="different")
     # The graph already contains autocast's casts.
     with no_vmap_fallback(), torch.autocast(inputs[0].device.type, enabled=False):
