@@ -139,6 +139,7 @@ class ReusedTrainer:
             loop.epoch_loop.max_steps = plan.local_steps or -1
         with module.fitted(data) as (fitted, loaders):
             self.trainer.fit(fitted, datamodule=loaders)
+        self.trainer.strategy.optimizers = []  # with their state; the module has what is read
         return self.trainer.global_step
 
     @cached_property

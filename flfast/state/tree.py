@@ -271,17 +271,18 @@ class WeightedMean:
         self.total = tree_map(_zero_sum, like)
 
     def result(self) -> Tree:
-        """The mean of the trees added so far.
+        """The mean of the trees added so far, in the memory of their sum, which ends with it.
 
         Raises:
             ValueError: if the sum of weights is zero.
         """
         if self.total is None or not self.weight:
             raise ValueError("no upload to average: the sum of weights is 0")
-        return tree_map(self._mean, self.total, self.like)
+        total, self.total, self._flat = self.total, None, None
+        return tree_map(self._mean, total, self.like)
 
     def _mean(self, total: Tensor, like: Tensor) -> Tensor:
-        mean = total / self.weight
+        mean = total.div_(self.weight)
         # The mean of bfloat16 uploads stays float32: rounding would lose what averaging gained.
         return mean if like.is_floating_point() else nearest_whole(mean).to(like.dtype)
 

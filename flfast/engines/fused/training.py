@@ -42,7 +42,6 @@ from flfast.lit.trainers import CohortModule
 from flfast.state.messages import first_line
 from flfast.state.options import Count
 from flfast.state.plan import Batching, RoundPlan
-from flfast.state.weights import read_weights
 
 
 class FusedTraining:
@@ -96,7 +95,7 @@ class FusedTraining:
             return
         reason = not_stackable(plan.batching)
         if reason is None:
-            client_id, weights = self._site.data.first_client, read_weights(self._site.model)
+            client_id, weights = self._site.data.first_client, self._site.first_weights
             download = first_downloads(self._site.algorithm, weights, client_id)
             one_step = plan._replace(local_steps=1, local_epochs=None)
             results: list[LocalResult] = []

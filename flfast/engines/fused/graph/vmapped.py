@@ -19,7 +19,7 @@ from flfast.engines.fused.graph.dataflow import (
     put,
     shape,
 )
-from flfast.engines.fused.graph.trace import like, record
+from flfast.engines.fused.graph.trace import record, stand_ins
 from flfast.state.vmap_fallback import no_vmap_fallback
 
 aten = torch.ops.aten
@@ -40,9 +40,7 @@ def vmap_graph(
         RuntimeError: if vmap has no batching rule for an operator.
     """
     axes = tuple(None if same else 0 for same in shared)
-    inputs = [
-        like(leaf, None if same else width) for leaf, same in zip(single, shared, strict=True)
-    ]
+    inputs = stand_ins(single, [None if same else width for same in shared])
     _leave_out_strides(module.graph)
     run = torch.func.vmap(_VmapInterpreter(module).run_nodes, in_dims=axes, randomness="different")
     # The graph already contains autocast's casts.

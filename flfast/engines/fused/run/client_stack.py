@@ -54,7 +54,7 @@ class StackProgram:
 
     def __init__(self, client: ClientProgram, widths: dict[str, int]) -> None:
         self.client = client
-        self._state = TrainingState(client.steps, 1)
+        self._state = client.state  # until a stack is wider
         self._widths = widths
 
     def width(

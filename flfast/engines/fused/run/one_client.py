@@ -60,6 +60,9 @@ class ClientProgram:
             that it trains in.
         stored: all examples.
         measure: (measure, weights, client, context) -> the context with the measure's sums.
+
+    Attributes:
+        state: of the client that trains.
     """
 
     def __init__(
@@ -73,8 +76,8 @@ class ClientProgram:
         self.device = param.device
         self.reader = ExampleReader(stored, dtype=param.dtype, device=param.device)
         self.contexts = ContextCache(param.device)
-        self._state = TrainingState(steps, 1)
-        self._loss_options: Any = {"dtype": self._state.state["loss"].dtype, "device": self.device}
+        self.state = TrainingState(steps, 1)
+        self._loss_options: Any = {"dtype": self.state.state["loss"].dtype, "device": self.device}
         self._skipped = skipped()
         # By stage; the first client decides for all.
         self._exact: dict[int, bool] = {}
@@ -87,14 +90,14 @@ class ClientProgram:
         start.seed_torch()
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
-            self._state.load([start._replace(context=context)])
+            self.state.load([start._replace(context=context)])
             totals = []
             for stage, plan in enumerate(plans):
-                context = self.reach_stage(self._state, 0, stage, start.data.client_id, context)
+                context = self.reach_stage(self.state, 0, stage, start.data.client_id, context)
                 data = start.data.subset(self.steps[stage].stage.share, stage)
                 totals.append(self._train_stage(stage, data, context, plan))
-            context = self.reach_stage(self._state, 0, len(plans), start.data.client_id, context)
-            (final,) = self._state.final_states(1)
+            context = self.reach_stage(self.state, 0, len(plans), start.data.client_id, context)
+            (final,) = self.state.final_states(1)
             num_seen, num_examples, num_steps = zip(*totals, strict=True)
             bare = bare_result(
                 start,
@@ -104,7 +107,7 @@ class ClientProgram:
                 num_steps=sum(num_steps),
             )
             (bare,) = with_losses([bare], final)
-            return self._state.whole(bare, start, tree_map(itemgetter(0), final))
+            return self.state.whole(bare, start, tree_map(itemgetter(0), final))
 
     def reach_stage(
         self, state: TrainingState, place: int, stage: int, client_id: int, context: Context
@@ -193,8 +196,7 @@ class ClientProgram:
             # The trial reads through its own data module. It must not advance the client's
             # augmentation generator.
             trial = ClientDataModule(data.data, data.client_id, batching=data.batching)
-            state = self._state.slot(0, stage, grads=True)
-            trees = [state, context.trees, self.settings(stage, context)]
+            trees = [self.state.slot(0, stage), context.trees, self.settings(stage, context)]
             rows = self.reader.read(few, trial)
             self._exact[stage] = padding_changes_results(step, trees, rows)
         return self._exact[stage]
@@ -223,7 +225,7 @@ class ClientProgram:
         def bind(span: Span) -> BoundStep:
             key = span._replace(offset=0, num=0)
             if key not in bound_steps:
-                state = self._state.slot(0, stage, grads=span.kind != "whole")
+                state = self.state.slot(0, stage, grads=span.kind != "whole")
                 trees = [state, context.trees, settings, self._batch(span)]
                 bound_steps[key] = BoundStep(self.programs[stage], span.kind, trees)
             return bound_steps[key]

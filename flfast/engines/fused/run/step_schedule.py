@@ -178,7 +178,7 @@ def padding_changes_results(
 
     Args:
         step: the local step.
-        trees: state with `grads`, context and settings; they are not changed.
+        trees: state, context and settings; they are not changed.
         rows: inputs and targets of at least two examples. The last one is the padding. With fewer
             examples the answer is True.
     """
@@ -186,15 +186,35 @@ def padding_changes_results(
     if num < 1:
         return True
     with torch.inference_mode(mode=False):
-        plain, padded = (_step_results(step, trees, rows, num=num, size=num + i) for i in (0, 1))
+        context, settings = (tree_map(_for_autograd, tree) for tree in trees[1:])
+        params = tree_map(torch.clone, trees[0]["params"])
+
+        def results(params: Tree, size: int) -> list[Tensor]:
+            given = [{**trees[0], "params": params}, context, settings]
+            return _step_results(step, given, rows, num=num, size=size)
+
+        plain = results(params, num)
+        # A forward pass may change parameters, as an embedding's `max_norm` does. If none does,
+        # a second copy of a large model is saved.
+        changes = any(leaf._version for leaf in params.values())  # noqa: SLF001 - no public name
+        del params
+        kept = torch.clone if changes else _for_autograd
+        padded = results(tree_map(kept, trees[0]["params"]), num + 1)
     return not all(map(nearly_equal, plain, padded))
+
+
+def _for_autograd(leaf: Tensor) -> Tensor:
+    """The tensor; a copy if autograd refuses it, because it was made in inference mode."""
+    return leaf.clone() if leaf.is_inference() else leaf
 
 
 def _step_results(
     step: LocalStep, trees: Sequence[Tree], rows: Sequence[Tensor], *, num: int, size: int
 ) -> list[Tensor]:
     """Loss, gradients and buffers after a batch of `num` examples padded to `size`."""
-    state, context, settings = (tree_map(torch.clone, tree) for tree in trees)
+    state, context, settings = trees
+    own = {name: state[name] for name in state if name not in {"params", "optimizer"}}
+    state = {**tree_map(torch.clone, own), "params": state["params"]}
     weights = torch.zeros(size, dtype=state["loss"].dtype, device=state["loss"].device)
     weights[:num] = 1 / num
     count, share = weights.new_tensor([num, 1.0]).unbind()
@@ -208,8 +228,8 @@ def _step_results(
     }
     device = weights.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        step.accumulate(state, context, settings, batch)
-    return [state["loss"], *leaves(state["grads"]), *leaves(state["buffers"])]
+        grads = step.gradients(state, context, settings, batch)
+    return [state["loss"], *grads.values(), *leaves(state["buffers"])]
 
 
 def nearly_equal(left: Tensor, right: Tensor) -> bool:

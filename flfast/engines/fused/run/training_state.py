@@ -9,7 +9,7 @@ from functools import partial
 from operator import itemgetter
 
 import torch
-from torch import Tensor, device
+from torch import Tensor, device, nn
 
 from flfast.algorithms.contract import Context, Finished, LocalStage
 from flfast.channel.sent import LocalResult
@@ -64,6 +64,8 @@ class TrainingState:
         self._grads: dict[int, Tree] = {}
 
     def _repeat(self, leaf: Tensor) -> Tensor:
+        if self.width == 1 and leaf.is_cpu and isinstance(leaf, nn.Parameter):
+            return leaf.detach()[None]  # the model's own: whoever uses it writes its weights first
         # Every slot keeps the strides of the model's leaf, channels last included.
         return like(leaf, self.width).copy_(leaf)
 
