@@ -38,9 +38,6 @@ from flfast.state.plan import RoundPlan
 from flfast.state.precision import to_device
 from flfast.state.tree import Tree, joined, tree_map
 
-ROWS_PER_READ = {"cpu": 512, "cuda": 8192}
-"""Rows that one gather reads: few enough for a core's cache, enough to occupy a GPU."""
-
 
 class StackProgram:
     """Trains clients together, in tensors whose first axis is the client.
@@ -215,10 +212,9 @@ class StackProgram:
             return BoundStep(programs, "whole", trees, single=None if width == 1 else single)
 
         spans = stack_spans(order.sizes, data[0].batching, exact=exact)
-        num_rows = ROWS_PER_READ.get(self.client.device.type, ROWS_PER_READ["cpu"])
         # Each read of augmented examples draws from the generators of its clients.
         alone = data[0].data.examples.transform.augments
-        for group in read_groups(spans, num_rows, together=not alone):
+        for group in read_groups(spans, self.client.reader.at_once, together=not alone):
             for span, rows in zip(group, self._rows(group, order), strict=True):
                 if span.width == 1:
                     rows = tree_map(lambda row: row.squeeze(1), rows)

@@ -14,8 +14,16 @@ from flfast.datamodules.samples import StackedSamples, flatten, moved
 from flfast.datamodules.stored_examples import StoredExamples
 from flfast.engines.fused.graph.local_step import LEAF
 from flfast.engines.fused.graph.programs import BoundStep
+from flfast.engines.fused.run.step_schedule import CHUNK_EXAMPLES
 from flfast.state.precision import to_device
 from flfast.state.tree import Tree
+
+DEVICE_ROWS = 8192
+"""Rows that one gather reads on a GPU, at least."""
+
+DEVICE_BYTES = 2**28
+"""Size of the rows that one gather reads on a GPU, if they are more than `DEVICE_ROWS`. Recordings
+of 16 steps need as many steps at once: of 100 clients with batch 50, these are 80,000 rows."""
 
 
 class ExampleReader:
@@ -33,6 +41,17 @@ class ExampleReader:
         if isinstance(inputs, StackedSamples):
             return *(f"{LEAF}{place}" for place in range(len(inputs.leaves))), "targets"
         return "inputs", "targets"
+
+    @property
+    def at_once(self) -> int:
+        """Rows that one gather should read."""
+        if self._device.type == "cpu":
+            return CHUNK_EXAMPLES
+        stored, _ = self._stored.on_device(self._device)
+        parts = [stored] if isinstance(stored, Tensor) else stored.leaves
+        widest = self._dtype.itemsize
+        num_bytes = sum(part[:1].numel() * max(part.itemsize, widest) for part in parts)
+        return max(DEVICE_ROWS, DEVICE_BYTES // max(num_bytes, 1))
 
     def read(self, order: np.ndarray, data: ClientDataModule, padding: int = 0) -> list[Tensor]:
         """Inputs [M, ...] and targets [M, ...] of a client's examples, augmented; see `names`.

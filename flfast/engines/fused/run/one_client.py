@@ -138,7 +138,9 @@ class ClientProgram:
         source: ExampleRows | FeatureRows | None = None
         while num_steps != plan.local_steps and num_passes != plan.local_epochs:
             left = None if plan.local_steps is None else plan.local_steps - num_steps
-            chunks = epoch_chunks(size, batching, num_steps=left, exact=exact)
+            chunks = epoch_chunks(
+                size, batching, num_steps=left, exact=exact, at_once=self.reader.at_once
+            )
             stop = chunks[-1].stop
             order = data.next_order()
             if source is None:

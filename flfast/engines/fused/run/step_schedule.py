@@ -19,7 +19,7 @@ from flfast.state.plan import Batching
 from flfast.state.tree import Tree, leaves, tree_map
 
 CHUNK_EXAMPLES = 512
-"""Rows read at once: few enough to stay in a core's cache, enough to amortise the gather."""
+"""Rows read at once on the CPU: few enough for a core's cache, enough to amortise the gather."""
 
 
 class Span(NamedTuple):
@@ -65,7 +65,12 @@ class Chunk(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def epoch_chunks(
-    num_examples: int, batching: Batching, *, num_steps: int | None, exact: bool
+    num_examples: int,
+    batching: Batching,
+    *,
+    num_steps: int | None,
+    exact: bool,
+    at_once: int = CHUNK_EXAMPLES,
 ) -> tuple[Chunk, ...]:
     """The chunks of a local epoch.
 
@@ -75,6 +80,7 @@ def epoch_chunks(
         num_steps: largest number of local steps; None takes all.
         exact: keep every batch size; otherwise odd sizes are padded by less than a quarter, so
             that fewer programs are compiled.
+        at_once: rows of a chunk, if its steps have no more.
     """
     epoch = local_epoch(num_examples, batching)
     steps = list(_steps(epoch))[:num_steps]
@@ -92,7 +98,7 @@ def epoch_chunks(
         for start, stop, share in step:
             kind = "whole" if epoch.accumulate == 1 else "accumulate"
             size = stop - start if exact else padded_size(stop - start, batching)
-            if pending and stop - pending[0][0] > max(CHUNK_EXAMPLES, largest):
+            if pending and stop - pending[0][0] > max(at_once, largest):
                 flush()
             pending.append((start, Span(kind, 0, 1, size, stop - start, share)))
         if epoch.accumulate > 1:
