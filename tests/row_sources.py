@@ -23,6 +23,8 @@ def read_table(path: Path, missing: str = "error", **options: object) -> Example
         **_OPTIONS | names | options,
         standardise="none",
         standardise_targets=False,
+        fill=None,
+        missing_indicator=False,
         missing=missing,
     ).load()
 

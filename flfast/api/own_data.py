@@ -9,6 +9,7 @@ from lightning.pytorch.core.hooks import DataHooks
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, default_collate
 
+from flfast.api.arguments import Arguments
 from flfast.api.own_frame import is_frame, read_frames
 from flfast.api.own_parts import ALLOWED, OwnPart, is_dataset, num_outputs, read_pairs
 from flfast.config.errors import ConfigError, refused
@@ -22,6 +23,7 @@ from flfast.datamodules.own_samples import (
     roles,
     sample_labels,
 )
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.samples import SamplePart
 from flfast.datamodules.transforms import BatchTransform
 from flfast.setup.data_modules import read_forms
@@ -32,21 +34,20 @@ log = logging.getLogger(__name__)
 
 
 def read_data(
-    data: Any,
-    test_data: Any,
-    *,
-    target: str | None,
-    client: Any,
-    labels: Any = None,
+    arguments: Arguments,
     task: TaskName = "classification",
+    kept: Preprocessing | None = None,
 ) -> Examples | Callable[..., Examples] | None:
     """The examples of `data`, followed by those of `test_data`; None without data.
+
+    With `kept`, of a trained model, DataFrames become what they were for that model.
 
     Raises:
         ConfigError: naming the argument, the problem, and what is allowed.
     """
-    names = {"test_data": test_data, "target": target, "client": client, "labels": labels}
-    given = [name for name, value in names.items() if value is not None]
+    data, test_data, _, client, labels, *_ = arguments
+    names = ("test_data", "target", "client", "labels")
+    given = [name for name in names if getattr(arguments, name) is not None]
     if data is None:
         if given:
             raise ConfigError(f"{given[0]}= needs data=; {ALLOWED}")
@@ -64,7 +65,7 @@ def read_data(
         return data
     with refused(), named("data", type(data).__name__):
         if is_frame(data):
-            return _of_frames(data, test_data, target, client, task)
+            return _of_frames(arguments, task, kept)
         found = read_forms(data, test_data, client, samples=task == "module")
         if task == "module":
             return own_examples(found, labels)
@@ -82,16 +83,16 @@ def _arguments(data: Any) -> tuple[str, ...]:
     return "test_data", "client", "labels"
 
 
-def _of_frames(
-    data: Any, test_data: Any, target: str | None, client: str | None, task: TaskName
-) -> Examples:
+def _of_frames(arguments: Arguments, task: TaskName, kept: Preprocessing | None) -> Examples:
     """The examples of DataFrames; a module reads targets of any kind."""
+    data, test_data, target, client, *_ = arguments
     if task == "module":
         kind = getattr(data[target].dtype, "kind", "O") if target in data else "O"
         task = "regression" if kind == "f" else "classification"
-    found = read_frames(data, test_data, target=target, client=client, task=task)
+    found = read_frames(data, test_data, target=target, client=client, task=task, kept=kept)
     train, *tests = map(SamplePart, found.parts)
-    about = {"categories": found.categories, "class_names": found.classes}
+    categories = tuple(map(len, found.columns.categories.values()))
+    about = {"categories": categories, "class_names": found.classes, "columns": found.columns}
     given = OwnData(train, tests[0] if tests else None)
     return _of_pairs(given, None, task, f"column {target}", **about)
 

@@ -8,6 +8,9 @@ import numpy as np
 from flfast.config.errors import ConfigError
 from flfast.datamodules.missing import missing_rows, refuse_missing
 from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.preprocessing import Preprocessing, TableColumns
+from flfast.datamodules.sources.source import RawInputs
+from flfast.datamodules.sources.table_columns import raw_rows
 from flfast.datamodules.sources.table_files import Columns, index_columns
 from flfast.datamodules.value_names import names_of, warn_of_odd_names
 from flfast.state.extras import import_extra
@@ -21,12 +24,12 @@ class Frames(NamedTuple):
     Attributes:
         parts: of each DataFrame inputs, float32 [N, columns], targets [N], and clients [N] or
             None. The last columns are categories as numbers from 0.
-        categories: number of categories of each column of categories.
+        columns: what became of the columns that are inputs, and the name of the target.
         classes: names of the classes, by number; empty if the targets are numbers.
     """
 
     parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
-    categories: tuple[int, ...]
+    columns: TableColumns
     classes: tuple[str, ...]
 
 
@@ -43,12 +46,19 @@ def is_frame(data: Any) -> bool:
 
 
 def read_frames(
-    data: Any, test_data: Any, *, target: str | None, client: str | None, task: TaskName
+    data: Any,
+    test_data: Any,
+    *,
+    target: str | None,
+    client: str | None,
+    task: TaskName,
+    kept: Preprocessing | None = None,
 ) -> Frames:
     """Numbers for all columns, the same ones for the same text in both; `data` names the columns.
 
     Text in the target of a classification is a class. Other text is read as numbers if all of it
     are numbers, and refused if it is mostly numbers, unless the column has the type `category`.
+    With `kept`, of a trained model, codes are those of that model.
 
     Raises:
         ConfigError: if a column is not there, or holds neither numbers nor text.
@@ -57,7 +67,13 @@ def read_frames(
     frames = _aligned(data, test_data, target, client)
     columns = list(frames["data"].columns)
     inputs = [name for name in columns if name not in {target, client}]
-    read = {name: _column(frames, name, target, task) for name in [*inputs, target]}
+    known: dict[Any, Sequence[str | None]] = {}
+    if kept is not None and kept.columns is not None:
+        known = {**kept.columns.categories}
+        inputs = _as_trained(inputs, kept.columns)
+    if kept is not None and kept.classes:
+        known[target] = kept.classes
+    read = {name: _column(frames, name, target, task, known) for name in [*inputs, target]}
     coded = [name for name in inputs if read[name].names]
     ordered = [name for name in inputs if name not in coded] + coded
     parts = []
@@ -67,8 +83,47 @@ def read_frames(
             values[:, number] = read[name].numbers[place]
         clients = frame[client].to_numpy() if client in frame.columns else None
         parts.append((values, read[target].numbers[place], clients))
-    categories = tuple(len(read[name].names) for name in coded)
-    return Frames(parts, categories, names_of(read[target].names))
+    columns_of = TableColumns(
+        numeric=dict.fromkeys(str(name) for name in ordered if name not in coded),
+        categories={str(name): tuple(read[name].names) for name in coded},
+        targets={str(target): None},
+    )
+    return Frames(parts, columns_of, names_of(read[target].names))
+
+
+def raw_frame(frame: Any, kept: TableColumns, *, key: str | None, owner: str | None) -> RawInputs:
+    """Inputs of the rows of a DataFrame whose targets are not known, for a trained model.
+
+    Raises:
+        ValueError: as `raw_rows`.
+    """
+    import_extra("pyarrow", extra="table")
+    import pyarrow as pa
+
+    arrays = {
+        str(name): pa.array(frame[name].to_numpy(dtype=object), from_pandas=True)
+        for name in frame.columns
+        if str(name) in {*kept.names, key, owner}
+    }
+    owner = owner if kept.clients else None
+    return raw_rows(
+        Columns(pa.table(arrays), "data="), kept, key=key, owner=owner, missing="error"
+    )
+
+
+def _as_trained(inputs: Sequence[Any], kept: TableColumns) -> list[Any]:
+    """The columns that a trained model reads, in its order.
+
+    Raises:
+        ConfigError: naming a column that is missing.
+    """
+    by_name = {str(name): name for name in inputs}
+    if missing := [name for name in kept.names if name not in by_name]:
+        raise ConfigError(
+            f"data= has no column {missing[0]!r}, which the model reads; it has "
+            f"{', '.join(by_name)}"
+        )
+    return [by_name[name] for name in kept.names]
 
 
 def _aligned(data: Any, test_data: Any, target: Any, client: Any) -> dict[str, Any]:
@@ -94,7 +149,13 @@ def _aligned(data: Any, test_data: Any, target: Any, client: Any) -> dict[str, A
     return frames
 
 
-def _column(frames: Mapping[str, Any], name: Any, target: Any, task: TaskName) -> _Column:
+def _column(
+    frames: Mapping[str, Any],
+    name: Any,
+    target: Any,
+    task: TaskName,
+    known: Mapping[Any, Sequence[str | None]],
+) -> _Column:
     values = [frame[name] for frame in frames.values()]
     is_text = any(getattr(part.dtype, "kind", "O") not in "biuf" for part in values)
     for key, part in zip(frames, values, strict=True):
@@ -105,12 +166,16 @@ def _column(frames: Mapping[str, Any], name: Any, target: Any, task: TaskName) -
             as_float32(f"{key}=: column {name}", part.to_numpy(dtype=np.float64))
     if not is_text:
         return _Column([part.to_numpy() for part in values])
-    numbers, names = _read(values, name, target, task)
+    numbers, names = _read(values, name, target, task, known.get(name))
     return _Column(np.split(numbers, [len(values[0])]), names)
 
 
 def _read(
-    parts: Sequence[Any], name: Any, target: str | None, task: TaskName
+    parts: Sequence[Any],
+    name: Any,
+    target: str | None,
+    task: TaskName,
+    known: Sequence[str | None] | None,
 ) -> tuple[np.ndarray, Sequence[Any]]:
     """A column with text as numbers, or as codes and their names; none for numbers."""
     try:
@@ -134,7 +199,7 @@ def _read(
         advice = f"make it a column of categories: frame[{name!r}].astype('category')"
         columns.refuse_odd_numbers(str(name), advice)
     if kind == "text" or is_category or name == target:
-        codes, values = columns.codes(str(name))
+        codes, values = columns.codes(str(name), known)
         warn_of_odd_names(f"data=: column {name}", values, codes)
         return codes, values
     return columns.numbers(str(name)), ()

@@ -19,6 +19,7 @@ from flfast.api.own_data import read_data
 from flfast.api.own_parts import chosen_task
 from flfast.config.errors import ConfigError
 from flfast.config.own import OWN, Own
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
 from flfast.lit.module_hooks import overridden
 from flfast.lit.user_module import is_user_module, steps_itself
@@ -31,8 +32,12 @@ _KINDS = {
 """What an argument is, or what a function that it is returns."""
 
 
-def own_objects(given: Arguments, settings: Sequence[str]) -> Own:
+def own_objects(
+    given: Arguments, settings: Sequence[str], kept: Preprocessing | None = None
+) -> Own:
     """The record of what replaces options of the config; the settings may name the task.
+
+    With `kept`, of a trained model, data become what they were for that model.
 
     Raises:
         ConfigError: naming the argument, what it is, and what is allowed.
@@ -57,7 +62,7 @@ def own_objects(given: Arguments, settings: Sequence[str]) -> Own:
     trains_itself = is_user_module(made) or (isinstance(made, type) and steps_itself(made))
     task = "module" if trains_itself else chosen_task(settings)
     about = {name: getattr(given, name) for name in ("target", "client", "labels")}
-    examples = read_data(given.data, given.test_data, **about, task=task)
+    examples = read_data(given, task, kept)
     about["batch_size"] = getattr(examples, "batch_size", None)
     objects = {"data": examples, "model": model, "algorithm": given.algorithm}
     nodes: dict[str, dict[str, Any]] = {

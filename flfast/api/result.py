@@ -14,6 +14,7 @@ from flfast.config.errors import ConfigError, refused
 from flfast.config.own import NOTHING, Own
 from flfast.config.saved_config import read_config
 from flfast.config.trust import named_by
+from flfast.datamodules.preprocessing import read_preprocessing
 from flfast.evaluate import evaluate
 from flfast.export import export
 from flfast.output.results.history import Row, parsed
@@ -90,7 +91,9 @@ class Run:
         from flfast.api.own_objects import own_objects  # imports torch
 
         settings = [f"task={read_config(self.folder, self._allow).get('task')}"]
-        return own_objects(self._given, settings)
+        with refused():
+            kept = read_preprocessing(self.folder)
+        return own_objects(self._given, settings, kept)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -151,6 +154,27 @@ class Run:
         """
         return evaluate([*self._words(), *words], self._objects)
 
+    def predict(self, data: Any = None, *words: str, key: str | None = None) -> Any:
+        """What the run's model says of raw examples, whose targets nobody has to know.
+
+        Args:
+            data: a DataFrame with the columns of training but for the target and clients, or
+                inputs [N, ...] as those of training; None reads `data.path=FILE` of the words.
+            words: as of `python -m flfast.predict`, such as `"client=3"`.
+            key: column to carry along, such as a name.
+
+        Returns:
+            A row for each example, as `history`: its number in `row`, the class and
+            probabilities, or numbers in the unit of the targets.
+
+        Raises:
+            ConfigError: if the run has no such model, or the examples are not as in training.
+        """
+        from flfast.api.predicting import predicted  # imports torch
+
+        given = [*self._words(), *words, *([] if key is None else [f"key={key}"])]
+        return _table_of(predicted(data, given, self._objects))
+
     def export(self, *words: str) -> Path:
         """Export a model of the run as `python -m flfast.export` does.
 
@@ -191,6 +215,15 @@ class Run:
         if not path.exists():
             raise ConfigError(f"there is no {path}: {without} writes none")
         return path
+
+
+def _table_of(columns: dict[str, Any]) -> Any:
+    if find_spec("pandas") is None:
+        names, rows = columns.keys(), zip(*(c.tolist() for c in columns.values()), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    import pandas as pd
+
+    return pd.DataFrame(columns)
 
 
 def _table(rows: list[Row]) -> Any:

@@ -23,8 +23,8 @@ _OFFERED = {
         *("initial", "batchnorm", "frozen", "common", "members", "seed"),
         *("num_clients", "num_classes", "num_public"),
     },
-    "data.": {"task", "seed"},
-    "data.source.": {"task", "seed"},
+    "data.": {"task", "seed", "kept"},
+    "data.source.": {"task", "seed", "kept"},
 }
 """Arguments that algorithms and data sources are offered; the config need not set them."""
 

@@ -1,6 +1,6 @@
 """Objects that a Python program gives in place of what the config names. Torch-free."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,13 @@ class Own:
         for key, node in self.nodes.items():
             OmegaConf.update(config, key, dict(node), merge=False, force_add=True)
 
-    def require(self, config: DictConfig, folder: Path) -> None:
-        """Refuse a saved run whose objects are not all here.
+    def require(self, config: DictConfig, folder: Path, groups: Sequence[str] = GROUPS) -> None:
+        """Refuse a saved run whose objects are not all here, of these groups.
 
         Raises:
             ConfigError: with the lines of Python that work.
         """
-        had = [group for group in GROUPS if OWN in (config.get(group) or {})]
+        had = [group for group in groups if OWN in (config.get(group) or {})]
         missing = [group for group in had if getattr(self, group) is None]
         if not missing:
             return

@@ -32,6 +32,10 @@ EVALUATE: Mapping[str, Sequence[str] | None] = {
 EXPORT: Mapping[str, Sequence[str] | None] = {**_BOTH, "format": ("torch", "onnx"), "client": None}
 """The same of `flfast.export`."""
 
+PREDICT: Mapping[str, Sequence[str] | None]
+PREDICT = dict.fromkeys(("run", "allow", "model", "output", "key", "client"))
+"""The same of `flfast.predict`."""
+
 _PACKAGES = {
     "predictions=parquet": (("pyarrow",), "parquet"),
     "format=onnx": (("onnx", "onnxscript", "onnxruntime"), "onnx"),
@@ -78,21 +82,20 @@ def read_options(
     required = {"run": "set it to the folder of a run", "format": "allowed: torch, onnx"}
     missing = [key for key in required if key in known and key not in given]
     problems += [f"{key} is missing; {required[key]}" for key in missing]
-    problems += _unusable(options)
+    problems += _unusable(options, output="folder" if known is EVALUATE else "file")
     if problems:
         raise ConfigError("\n".join(problems))
     return options, overrides
 
 
-def _unusable(options: Mapping[str, str]) -> Iterator[str]:
+def _unusable(options: Mapping[str, str], *, output: str) -> Iterator[str]:
     client = options.get("client", "0")
     if not (client.isascii() and client.isdigit()):
         yield f"client={client}: allowed: the number of a client"
-    if "output" in options and (output := Path(options["output"])).exists():
-        found = "folder" if output.is_dir() else "file"
-        wanted = "file" if "format" in options else "folder"
-        if found != wanted:
-            yield f"output={output} is a {found}; allowed: a {wanted}, or a new path"
+    if "output" in options and (path := Path(options["output"])).exists():
+        found = "folder" if path.is_dir() else "file"
+        if found != output:
+            yield f"output={path} is a {found}; allowed: a {output}, or a new path"
     for setting, (packages, extra) in _PACKAGES.items():
         key, _, value = setting.partition("=")
         missing = [name for name in packages if not find_spec(name)]

@@ -19,11 +19,12 @@ from flfast.checkpoints.folders import (
 from flfast.checkpoints.policy import best_round
 from flfast.config.check import check
 from flfast.config.errors import ConfigError, refused
-from flfast.config.own import NOTHING, Own
+from flfast.config.own import GROUPS, NOTHING, Own
 from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
 from flfast.config.saved_config import check_saved, read_config
 from flfast.config.saved_options import allowed_names, check_known, overridden
 from flfast.config.trust import short, targets
+from flfast.datamodules.preprocessing import Preprocessing, read_preprocessing
 from flfast.output.results.history import Row, parsed
 from flfast.output.results.table import read_history
 
@@ -41,6 +42,7 @@ class SavedRun(NamedTuple):
         checkpoint: that has the weights; None: the files written at the end of the run.
         model: a file of the server's weights instead of those of the run.
         objects: objects of a Python program in place of what the config names.
+        kept: what the run made of raw values; None: it wrote no such file.
     """
 
     folder: Path
@@ -50,6 +52,7 @@ class SavedRun(NamedTuple):
     checkpoint: Checkpoint | None
     model: Path | None
     objects: Own = NOTHING
+    kept: Preprocessing | None = None
 
     @property
     def config(self) -> DictConfig:
@@ -57,10 +60,16 @@ class SavedRun(NamedTuple):
         return self.phases[0].config
 
 
-def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own) -> SavedRun:
+def find_run(
+    options: Mapping[str, str],
+    overrides: Sequence[str],
+    objects: Own,
+    needed: Sequence[str] = GROUPS,
+) -> SavedRun:
     """The run that a command names, checked as far as that is possible without torch.
 
-    Of the options it reads `run`, `allow`, `checkpoint` and `model`.
+    Of the options it reads `run`, `allow`, `checkpoint` and `model`. If the run had objects of a
+    program, those of the `needed` groups must be here.
 
     Raises:
         ConfigError: if folder, weights or overrides are wrong.
@@ -68,7 +77,7 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own)
     folder = Path(options["run"])
     given = read_config(folder, allowed_names(options))
     objects.put_into(given)
-    objects.require(given, folder)
+    objects.require(given, folder, needed)
     check_known(overrides, given, known=[*options, "run", "checkpoint", "model"])
     config = overridden(given, overrides)
     if overrides:
@@ -77,6 +86,7 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own)
         check_saved(config, folder)
     with refused():
         rows = [_numbers(row) for row in read_history(folder / "metrics.csv")]
+        kept = read_preprocessing(folder)
     _check_rounds(folder, config, rows)
     if "checkpoint" in options and "model" in options:
         raise ConfigError("model and checkpoint exclude each other; set one of them")
@@ -95,7 +105,7 @@ def find_run(options: Mapping[str, str], overrides: Sequence[str], objects: Own)
     phases = compose_phases(config, partial(_compose_phase, config))
     newest = _newest(folder)
     phases = _with_sizes(phases, newest)
-    return SavedRun(folder, phases, rows, newest, checkpoint, model, objects)
+    return SavedRun(folder, phases, rows, newest, checkpoint, model, objects, kept)
 
 
 def _compose_phase(config: DictConfig, more: Sequence[str]) -> DictConfig:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -13,7 +13,10 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
+from flfast.datamodules.preprocessing import FILE as PREPROCESSING
+from flfast.datamodules.preprocessing import Preprocessing, TableColumns
 from flfast.datamodules.transforms import AS_STORED, BatchTransform
+from flfast.state.version import __version__
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.forecasting import FACTS, OBJECTIVES
 from flfast.tasks.names import TaskName
@@ -70,6 +73,8 @@ class Examples:
         is_val: members of the dataset's validation set, bool [N]; None if there is none.
         batch_size: that of the user's own loader of training batches; None: it has none.
         dice_weight: weight of the soft Dice loss of `segmentation`, beside the cross-entropy.
+        columns: what became of the columns of a table; None: inputs are no table's.
+        rows: row of the file of every example, int64 [N]; None: they are numbered alike.
     """
 
     inputs: Tensor | Dataset[Tensor]
@@ -94,6 +99,8 @@ class Examples:
     datamodule: Any = None
     is_val: np.ndarray | None = None
     batch_size: int | None = None
+    columns: TableColumns | None = None
+    rows: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         num = len(self.targets)
@@ -105,7 +112,7 @@ class Examples:
         self._read_targets()
         if isinstance(self.inputs, Tensor) and self.inputs.is_floating_point():
             check_finite(self.inputs)
-        for name in ("inputs", "is_test", "owner", "labels", "unused", "is_val"):
+        for name in ("inputs", "is_test", "owner", "labels", "unused", "is_val", "rows"):
             value = getattr(self, name)
             if value is not None and len(value) != num:
                 raise ValueError(f"{name} has {len(value)} entries, targets have {num}")
@@ -135,6 +142,25 @@ class Examples:
         if self.task == "segmentation":
             return segmentation(self.dice_weight)
         return OBJECTIVES[self.objective] if self.task == "forecasting" else TASKS[self.task]
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What was made of raw values, for those who predict with a model of these examples."""
+        stored = self.inputs if isinstance(self.inputs, Tensor) else None
+        if stored is None and self.task != "module":
+            stored = self.inputs[0]
+        return Preprocessing(
+            flfast=__version__,
+            task=self.task,
+            input_shape=self.input_shape,
+            input_type="module" if stored is None else str(stored.dtype).removeprefix("torch."),
+            mean=self.transform.mean,
+            deviation=self.transform.std,
+            columns=self.columns,
+            num_outputs=self.num_classes,
+            classes=self.class_names,
+            vocabulary=self.vocabulary,
+        )
 
     @property
     def horizon(self) -> int:
@@ -171,6 +197,34 @@ class Examples:
             return int(self.counts[indices].sum())
         count = self.task_type.counts
         return len(indices) * (1 if count is None else int(count(self.targets[:1])))
+
+
+def prepared_as(kept: Preprocessing | None, examples: Examples) -> Examples:
+    """Examples that become inputs as those of a saved run did; None changes nothing.
+
+    Raises:
+        ValueError: if numbers stand for other classes, tokens or categories than in that run.
+    """
+    if kept is None or kept.task == "module":
+        return examples
+    read, transform = examples.preprocessing, examples.transform
+    pairs = {
+        "classes": (kept.classes, read.classes),
+        "tokens": (kept.vocabulary, read.vocabulary),
+        "columns": (kept.columns, read.columns),
+    }
+    for what, (before, now) in pairs.items():
+        if before and now and before != now:
+            raise ValueError(
+                f"the numbers of {what} stand for something else than in training, as "
+                f"{PREPROCESSING} says; allowed: data with the same {what}"
+            )
+    if (transform.mean, transform.std) == (kept.mean, kept.deviation):
+        return examples
+    log.info(
+        "inputs are normalised as in training, by mean %s and std %s", kept.mean, kept.deviation
+    )
+    return replace(examples, transform=replace(transform, mean=kept.mean, std=kept.deviation))
 
 
 def warn_of_equal_targets(examples: Examples) -> None:

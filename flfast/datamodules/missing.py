@@ -14,7 +14,10 @@ FIX = "fill them, or leave these rows out"
 """Advice to the user where no option keeps or drops rows with missing values."""
 
 _DROP = "fill them, or set data.missing=drop to leave these rows out"
-_CATEGORY = ", or data.missing=category to make them a category"
+_MORE = {
+    "data.categorical=": ", or data.missing=category to make them a category",
+    "data.numeric=": ", or data.missing=mean or median to fill in that of training rows",
+}
 
 
 def missing_rows(values: Any) -> np.ndarray:
@@ -75,8 +78,8 @@ def complete_rows(
     """
     if missing != "drop":
         for where, rows in lacking.items():
-            is_category = where.startswith("data.categorical=")
-            refuse_missing(where, rows, advice=_DROP + (_CATEGORY if is_category else ""))
+            more = (text for start, text in _MORE.items() if where.startswith(start))
+            refuse_missing(where, rows, advice=_DROP + "".join(more))
     dropped: np.ndarray = np.any(list(lacking.values()), axis=0)
     if dropped[slice(None) if is_test is None else ~is_test].all():
         raise ValueError(

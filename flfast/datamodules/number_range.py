@@ -1,6 +1,7 @@
 """Numbers that training cannot use: not finite in float32, or so large that all others vanish."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -136,6 +137,73 @@ def _unusable(values: Tensor) -> Tensor:
     return ~(values.abs().double() <= LARGEST)  # a type of 16 bits would round the bound
 
 
+class Scales(NamedTuple):
+    """Means and standard deviations of D columns.
+
+    Attributes:
+        mean: [D], float64.
+        deviation: [D], float64, > 0.
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+ALL = -1
+"""The group of all examples, and of those of no client."""
+
+
+def fitted_scales(
+    values: np.ndarray,
+    *,
+    is_training: np.ndarray,
+    group: np.ndarray | None = None,
+    names: Sequence[str],
+) -> dict[int, Scales]:
+    """Scales by which training rows of [N, D] get mean 0 and standard deviation 1, by group.
+
+    Columns that are constant become 0. Values are finite. `ALL` is the scale of all training rows;
+    with `group`, the client of each row, int64 [N], each client has one of its own rows, too.
+
+    Raises:
+        ValueError: if a value is so large that the others would lose their digits in float32;
+            names column, row and value.
+    """
+    columns = [f"column {name}" for name in names[: values.shape[1]]]
+    refuse_outliers(values[is_training], names=columns, rows=np.flatnonzero(is_training))
+    scales = {ALL: Scales(*scale_of(values[is_training])[:2])}
+    for client in np.unique([] if group is None else group[group >= 0]):
+        rows = (group == client) & is_training
+        scales[int(client)] = Scales(*scale_of(values[rows])[:2])
+    return scales
+
+
+def scaled(
+    values: np.ndarray,
+    scales: Mapping[int, Scales],
+    *,
+    group: np.ndarray | None = None,
+    names: Sequence[str],
+) -> np.ndarray:
+    """Columns [N, D] minus their mean, divided by their deviation, float64.
+
+    With `group`, int64 [N], a row uses the scale of its group; `ALL` if that has none.
+
+    Raises:
+        ValueError: if a value is so large that it exceeds float32; names column, row and value.
+    """
+    result = np.empty(values.shape)
+    groups = np.full(len(values), ALL) if group is None else group
+    for number in np.unique(groups):
+        rows, scale = groups == number, scales.get(int(number), scales[ALL])
+        result[rows] = (values[rows] - scale.mean) / scale.deviation
+    beyond = ~(np.abs(result) <= LARGEST)
+    if beyond.any():
+        row, column = map(int, np.argwhere(beyond)[0])
+        raise far_off(f"column {names[column]}", row, values[row, column])
+    return result
+
+
 def standardised(
     values: np.ndarray,
     *,
@@ -143,28 +211,13 @@ def standardised(
     group: np.ndarray | None = None,
     names: Sequence[str],
 ) -> np.ndarray:
-    """Columns [N, D] with mean 0 and standard deviation 1 over training examples, float64.
-
-    Columns that are constant there become 0 there. Values are finite. With `group`, the client of
-    each example, int64 [N], each client uses statistics of its own; -1 uses those of all.
+    """Columns [N, D] by the scales of their training rows, float64; see `fitted_scales`.
 
     Raises:
-        ValueError: if a value is so large that the others would lose their digits in float32, or
-            that it exceeds float32 itself; names column, row and value.
+        ValueError: as `fitted_scales` and `scaled`.
     """
-    training = values[is_training]
-    columns = [f"column {name}" for name in names[: values.shape[1]]]
-    refuse_outliers(training, names=columns, rows=np.flatnonzero(is_training))
-    result = np.empty(values.shape)
-    clients = np.unique([] if group is None else group[group >= 0])
-    for own in [np.ones(len(values), dtype=bool), *(group == client for client in clients)]:
-        mean, spread, _ = scale_of(values[own & is_training])
-        result[own] = (values[own] - mean) / spread
-    beyond = ~(np.abs(result) <= LARGEST)
-    if beyond.any():
-        row, column = map(int, np.argwhere(beyond)[0])
-        raise far_off(columns[column], row, values[row, column])
-    return result
+    scales = fitted_scales(values, is_training=is_training, group=group, names=names)
+    return scaled(values, scales, group=group, names=names)
 
 
 def scale_of(training: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

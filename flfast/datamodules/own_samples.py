@@ -32,7 +32,8 @@ def as_samples(examples: Examples) -> Examples:
     pair: Any = [examples.inputs, examples.targets]
     inputs: Any = CollatedSamples(SamplePart(StackDataset(*pair)))
     inputs = StackedSamples(pair) if isinstance(examples.inputs, Tensor) else inputs
-    transform = SampleTransform(inputs=examples.transform)
+    plain = examples.transform
+    transform = SampleTransform(inputs=plain, mean=plain.mean, std=plain.std)
     labels = padded_labels(examples.classes, len(examples.targets))
     targets = torch.zeros(len(examples.targets), dtype=torch.int64) if labels is None else labels
     made = {"inputs": inputs, "targets": targets, "labels": labels, "transform": transform}

@@ -29,8 +29,8 @@ from flfast.models.adapters.adapted import Adapted
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import seed_torch, torch_generator
 from flfast.state.store import RESIDUALS, ClientStates, Kept, own_state
-from flfast.state.tree import Tree, tree_map
-from flfast.state.weights import read_weights
+from flfast.state.tree import Tree, float_type, tree_map
+from flfast.state.weights import dtype_of_module, read_weights
 
 
 class ClientStart(NamedTuple):
@@ -71,6 +71,7 @@ class Site:
         records: what the server keeps of clients; the same on every rank.
         adapted: the model with its adapter; None if all parameters are trained.
         keeps_residuals: whether clients keep what compression lost of their uploads.
+        initial: the model's weights before round 1; empty: those that it has.
     """
 
     module: LocalModule
@@ -81,6 +82,7 @@ class Site:
     records: ClientStates = field(default_factory=ClientStates)
     adapted: Adapted | None = None
     keeps_residuals: bool = False
+    initial: Tree = field(default_factory=dict)
 
     def of(self, algorithm: Algorithm, *, states: ClientStates | None = None) -> "Site":
         """A site with the same model, optimizer and data; without states it gets new ones."""
@@ -107,7 +109,14 @@ class Site:
     @cached_property
     def joint(self) -> Tree:
         """Initial values of the leaves that train beside the model, `{"params", "buffers"}`."""
-        return joint_leaves(self.algorithm, read_weights(self.model))
+        return joint_leaves(self.algorithm, self.first_weights)
+
+    @property
+    def first_weights(self) -> Tree:
+        """Weights that a trial starts from: the initial ones, if the model has their type."""
+        known = self.initial
+        same = known and float_type(known) == dtype_of_module(self.model)
+        return known if same else read_weights(self.model)
 
     def divides_batches(self, plan: RoundPlan) -> bool:
         """Whether all ranks train every client together, each on a part of every batch."""

@@ -142,9 +142,12 @@ class LocalModule(PredictingModule):
     def end(self, num_examples: int) -> None:
         """End a client's local training, which has used so many different examples.
 
-        Parameters that the last stage did not train become trainable again.
+        Parameters that the last stage did not train become trainable again. Gradients and the
+        optimizer, of which the next client has a new one, leave the memory.
         """
         self.num_examples = num_examples
+        self.zero_grad()
+        vars(self).pop("optimizer", None)
         for name, p in self.params.items():
             p.requires_grad_(name in self._trainable)
 

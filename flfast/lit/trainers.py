@@ -148,6 +148,7 @@ class ReusedTrainer:
         self._place(module)
         with module.fitted(data) as (fitted, loaders):
             self.trainer.fit(fitted, datamodule=loaders)
+        self.trainer.strategy.optimizers = []  # with their state; the module has what is read
         return self.trainer.global_step
 
     @property

@@ -13,10 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.config.values import choice
-from flfast.datamodules.examples import Examples
+from flfast.datamodules.examples import Examples, prepared_as
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.own_samples import own_examples
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.remote_data import RemoteData
 from flfast.datamodules.sources.source import examples_from
 from flfast.datamodules.splits import Split
@@ -39,11 +40,15 @@ def load_for_node(config: DictConfig, objects: Own) -> Examples | None:
     return _source(config, objects)(config.seed)
 
 
-def build_data(config: DictConfig, objects: Own = NOTHING) -> FederatedDataModule:
+def build_data(
+    config: DictConfig, objects: Own = NOTHING, kept: Preprocessing | None = None
+) -> FederatedDataModule:
     """The data of all clients, loaded, partitioned and split.
 
+    With `kept`, what a saved run made of raw values, they are made likewise.
+
     Raises:
-        ConfigError: if `task` is not that of the data.
+        ConfigError: if `task` is not that of the data, or these are not like those of `kept`.
     """
     pins = config.loader.pin_memory and torch.cuda.is_available()
     loading = Loading(**config.loader)._replace(pin_memory=pins)
@@ -52,7 +57,7 @@ def build_data(config: DictConfig, objects: Own = NOTHING) -> FederatedDataModul
         data: FederatedDataModule = objects.data(seed=config.seed, split=split, loading=loading)
     else:
         data = FederatedDataModule(
-            _source(config, objects),
+            _source(config, objects, kept),
             instantiate(config.partition),
             seed=config.seed,
             split=split._replace(pooled=config.mode == "centralized", only=objects.client),
@@ -99,10 +104,12 @@ def _log_unused(config: DictConfig, data: FederatedDataModule, objects: Own) -> 
         )
 
 
-def _source(config: DictConfig, objects: Own) -> Callable[..., Examples]:
+def _source(
+    config: DictConfig, objects: Own, kept: Preprocessing | None = None
+) -> Callable[..., Examples]:
     given = objects.data
     if isinstance(given, Examples):
-        return lambda: given
+        return lambda: prepared_as(kept, given)
     target = config.data["_target_"]
 
     def source(seed: int) -> Examples:
@@ -110,13 +117,14 @@ def _source(config: DictConfig, objects: Own) -> Callable[..., Examples]:
             chosen, task = data_source(config) if given is None else given, given_task(config)
             if task == "forecasting" and given is None and asks_for(chosen, "task"):
                 raise ValueError("task=forecasting needs series; allowed: data=series or loads")
-            found = examples_from(chosen, seed=seed, task=task)
+            task = task or (None if kept is None or kept.task == "module" else kept.task)
+            found = examples_from(chosen, seed=seed, task=task, kept=kept)
             if isinstance(found, DataHooks):
                 keys = ("data.owner", "data.labels")
                 client, labels = (_name_or_function(config, key) for key in keys)
                 found = own_examples(load(f"data={target}", found, client), labels, keys)
         allowed = "an Examples of flfast, or a LightningDataModule"
-        return of_kind(found, Examples, f"data={target}", allowed=allowed)
+        return prepared_as(kept, of_kind(found, Examples, f"data={target}", allowed=allowed))
 
     return source
 

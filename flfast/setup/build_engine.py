@@ -54,7 +54,8 @@ def build_engine(
         module = member.module
         check_sharding(phases, module.model, module.make_optimizer, world)
         trainers = Trainers(module, make_trainer)
-        site = Site(module, data, trainers, states, world, records, member.adapted, keeps)
+        known = member.adapted, keeps, member.initial
+        site = Site(module, data, trainers, states, world, records, *known)
         return engine_of_site(config, site, decided, channel)
 
     def of_member(name: str, member: Learner) -> Engine:

@@ -20,6 +20,7 @@ from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.population import Kinds
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.federation.topologies.topology import Topology, on_nodes
 from flfast.lit.local_module import LocalModule
 from flfast.lit.module_optimizer import ModuleOptimizer
@@ -84,10 +85,12 @@ class Learner(NamedTuple):
         return self.members.others[place - 1]
 
 
-def learner_of(config: DictConfig, objects: Own = NOTHING) -> Learner:
-    """Data, models and algorithm of a run; none depends on the plan."""
+def learner_of(
+    config: DictConfig, objects: Own = NOTHING, kept: Preprocessing | None = None
+) -> Learner:
+    """Data, models and algorithm of a run; none depends on the plan. `kept` is of a saved run."""
     prepare_process(config)
-    data = build_data(config, objects)
+    data = build_data(config, objects, kept)
     return build_learner(config, data, initial_models(config, data, objects), objects)
 
 

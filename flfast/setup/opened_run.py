@@ -84,7 +84,7 @@ def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
 
 
 def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
-    learner = learner_of(saved.config, saved.objects)
+    learner = learner_of(saved.config, saved.objects, saved.kept)
     data, module = learner.data, learner.module
     own = _check_models(module.algorithm, saved, personal=personal)
     if saved.newest is not None and saved.newest.about["data"] != fingerprint(data):

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from own_reading import read_data
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, StackDataset, Subset, TensorDataset
@@ -12,7 +13,6 @@ from torch.utils.data import DataLoader, StackDataset, Subset, TensorDataset
 import flfast
 from flfast.algorithms.contract.algorithm import Algorithm
 from flfast.api.arguments import Arguments
-from flfast.api.own_data import read_data
 from flfast.api.own_objects import fingerprint, own_objects
 from flfast.datamodules.samples import CollatedSamples, StackedSamples
 

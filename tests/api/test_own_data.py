@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from own_reading import read_data
 from tables import timeless
 from torch.utils.data import TensorDataset
 
 import flfast
-from flfast.api.own_data import read_data
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.digits import digits
 

@@ -4,6 +4,7 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
+from own_reading import read_data
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -14,7 +15,6 @@ from torch.utils.data import (
 )
 
 import flfast
-from flfast.api.own_data import read_data
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.samples import StackedSamples
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 from composing import FILES
+from own_reading import read_data
 
 import flfast
-from flfast.api.own_data import read_data
 from flfast.datamodules.sources.tabular import Table
 from flfast.output.results.table import read_rows
 
@@ -38,6 +38,8 @@ def test_a_frame_is_read_as_the_table_of_its_file(tmp_path):
         standardise="none",
         seed=0,
         standardise_targets=False,
+        fill=None,
+        missing_indicator=False,
         missing="error",
         task=None,
     ).load()

@@ -9,11 +9,11 @@ import torch
 from campaign import examples as num_examples
 from hypothesis import given
 from hypothesis import strategies as st
+from own_reading import read_data
 from row_sources import read_hf, read_table
 from sampling import rotating
 
 import flfast
-from flfast.api.own_data import read_data
 from flfast.datamodules.missing import missing_owners, missing_rows
 from flfast.datamodules.sources.npz import Npz
 from flfast.datamodules.value_names import number_clients

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_reading import read_data
 from torch.utils.data import Dataset
 
-from flfast.api.own_data import read_data
 from flfast.datamodules.missing import missing_rows
 from flfast.datamodules.sources import hf, npz, tabular
 from flfast.datamodules.value_names import number_names
@@ -31,6 +31,8 @@ TABLE = {
     "test_fraction": 0.0,
     "standardise": "all",
     "standardise_targets": True,
+    "fill": None,
+    "missing_indicator": False,
     "missing": "error",
     "seed": 0,
 }

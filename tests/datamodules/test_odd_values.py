@@ -9,11 +9,11 @@ import torch
 from campaign import examples as num_examples
 from hypothesis import given
 from hypothesis import strategies as st
+from own_reading import read_data
 from row_sources import read_hf, read_table
 from sampling import others_slow
 from torch.utils.data import Dataset
 
-from flfast.api.own_data import read_data
 from flfast.config.errors import ConfigError
 from flfast.datamodules.number_range import as_float32, check_finite, unusable_number
 from flfast.datamodules.sources.npz import Npz

@@ -144,10 +144,15 @@ def write_all(
 
 
 def prediction_columns(sets: Sequence[MeasuredSet]) -> dict[str, np.ndarray]:
-    """A row per set and example; examples of a central set are of client -1."""
+    """A row per set and example; examples of a central set are of client -1.
+
+    `row` is the example's row in the file, if that has rows.
+    """
+    examples, rows = np.concatenate([part.examples for part in sets]), sets[0].dataset.rows
     return {
         "set": np.concatenate([np.full(len(part.examples), part.name) for part in sets]),
-        "example": np.concatenate([part.examples for part in sets]),
+        "example": examples,
+        **({} if rows is None else {"row": rows[examples]}),
         "client_id": np.concatenate([part.clients for part in sets]),
         **_class_columns(sets),
     }
@@ -170,9 +175,15 @@ def _class_columns(sets: Sequence[MeasuredSet]) -> dict[str, np.ndarray]:
             for suffix, column in _by_column(values)
         }
     scores, targets = found["scores"], found["targets"]
+    predicted, names = (
+        np.concatenate([part.predicted for part in sets]),
+        sets[0].dataset.class_names,
+    )
+    named = {"target_class": targets, "predicted_class": predicted} if names else {}
     return {
         "target": targets,
-        "predicted": np.concatenate([part.predicted for part in sets]),
+        "predicted": predicted,
+        **{column: np.array(names)[numbers] for column, numbers in named.items()},
         "probability": scores[np.arange(len(targets)), targets],
         **{f"probability_{c}": scores[:, c] for c in range(scores.shape[1])},
     }

@@ -1,12 +1,13 @@
 """Exports a model of a saved run with torch.export or as ONNX, and compares it with the original.
 
-The exported program contains the normalisation of the data: it reads examples as they are stored,
-such as uint8 images, and returns the outputs of the task (`docs/tasks.md`).
+The exported program contains the preprocessing of the data: it reads examples as they are stored,
+such as uint8 images, or rows of a table with the codes of categories, and returns the outputs of
+the task (`docs/tasks.md`), numbers in their own unit.
 Of a user's LightningModule it is the forward.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
+from flfast.commands.saved.exported_inputs import RawRows, StoredInputs
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
+from flfast.datamodules.preprocessing import TableColumns
 from flfast.engines.evaluation.module_steps import evaluation_step
 from flfast.lit.user_loaders import evaluation_batches
 from flfast.lit.user_module import UserModule, call_step, observed, released
@@ -74,38 +77,6 @@ def report(saved: SavedRun, options: Mapping[str, str]) -> Path:
     return path
 
 
-class StoredInputs(nn.Module):
-    """A model behind the normalisation of its data, as evaluation normalises them.
-
-    Unlike `BatchTransform`, it can be traced: it changes nothing in place and caches nothing.
-    Mean and deviation are one number for all inputs, or one for each channel of images.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(
-        self, model: nn.Module, mean: Sequence[float] | None, std: Sequence[float] | None
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self._normalises = mean is not None and std is not None
-        for name, given in (("mean", mean), ("std", std)):
-            values = torch.tensor(given or (0.0,))
-            self.register_buffer(name, values if len(values) == 1 else values.view(-1, 1, 1))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs [B, ...] of stored inputs [B, ...]."""
-        if inputs.dtype == torch.uint8:
-            inputs = inputs.to(self.mean.dtype) / 255
-        elif inputs.is_floating_point():
-            inputs = inputs.to(self.mean.dtype)
-        if self._normalises:
-            inputs = (inputs - self.mean) / self.std
-        outputs: Tensor = self.model(inputs)
-        return outputs
-
-
 @torch.no_grad()
 def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict[str, str]:
     """Export the server's model, or a client's own, and compare outputs on the run's examples.
@@ -124,6 +95,11 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
     else:
         expected = model(transform(*stored, dtype=torch.float32))
         program = StoredInputs(deepcopy(model), transform.mean, transform.std).eval()
+    columns, unit = run.data.examples.columns, torch.ones(())
+    if columns is not None and not isinstance(model, UserModule):
+        program = RawRows(program, columns, _scales_of(run, columns, client_id)).eval()
+        stored, expected = (program.raw(*stored),), program.in_units(expected)
+        unit = program.target_deviation
     about = _describe(run, stored, expected, client_id)
     write: Callable[..., Program] = {"torch": _write_torch, "onnx": _write_onnx}[kind]
     with replacing(path.parent) as place:
@@ -136,7 +112,7 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
                 f"format={kind}: {run.saved.config.model['_target_']} cannot be exported: "
                 f"{type(error).__name__}: {first_line(error)}"
             ) from error
-        difference = _largest_difference(expected, exported, stored)
+        difference = _largest_difference(expected, exported, stored, unit)
         if not difference <= LARGEST_DIFFERENCE:
             raise ConfigError(
                 f"format={kind}: outputs of the exported program differ by {difference:.2g} from "
@@ -145,6 +121,23 @@ def export(run: OpenedRun, kind: str, path: Path, client_id: int | None) -> dict
     return about | {
         "largest difference of an output": f"{difference:.1e} on {_size(stored)} examples"
     }
+
+
+def _scales_of(run: OpenedRun, columns: TableColumns, client_id: int | None) -> str | None:
+    """The client whose own scales the program has; None: those that all share.
+
+    Raises:
+        ConfigError: if every client has its own, and none is chosen.
+    """
+    if not columns.clients:
+        return None
+    if client_id is None:
+        raise ConfigError(
+            "data.standardise=client: a row means something else for each client; allowed: "
+            "client=NUMBER, whose own model and scales are exported"
+        )
+    names = run.data.client_names
+    return names[client_id] if names else str(client_id)
 
 
 def _model(run: OpenedRun, client_id: int | None) -> nn.Module:
@@ -223,19 +216,32 @@ def _describe(
     steps = ["divided by 255"] if kind == torch.uint8 and not own else []
     if mean is not None and std is not None:
         steps.append(f"minus {list(mean)}, divided by {list(std)}")
+    columns = None if own else run.data.examples.columns
+    if columns is not None and any(columns.numeric.values()):
+        steps.append("columns are standardised")
+    kept = {} if columns is None else {"columns": columns.model_dump_json()}
+    classes = run.data.examples.class_names
+    kept |= {"classes": json.dumps(classes)} if classes else {}
     return {
         "flfast": __version__,
         "algorithm": run.learner.module.algorithm.name,
         "model": str(config.model["_target_"]),
         "weights": "server" if client_id is None else f"client {client_id}",
         "origin": run.origin,
-        "input": "what forward reads" if own else "stored examples, not normalised",
+        "input": _what(columns, is_module=own),
         "input_shape": _shapes(inputs),
         "input_dtype": str(kind).removeprefix("torch."),
         "normalisation": "; ".join(steps) or "none",
         "normalisation_is": "part of the program",
         "output": _shapes(outputs),
+        **kept,
     }
+
+
+def _what(columns: TableColumns | None, *, is_module: bool) -> str:
+    if columns is not None:
+        return f"rows of {', '.join(columns.names)}; categories by number, from 0, as in columns"
+    return "what forward reads" if is_module else "stored examples, not normalised"
 
 
 def _shapes(tree: Any) -> str:
@@ -280,8 +286,8 @@ def _write_onnx(
 
 
 @torch.no_grad()
-def _largest_difference(expected: Any, exported: Program, stored: Inputs) -> float:
-    """Largest difference of an output from the model's, with two sizes of batches."""
+def _largest_difference(expected: Any, exported: Program, stored: Inputs, unit: Tensor) -> float:
+    """Largest difference of an output from the model's in `unit`, with two sizes of batches."""
     parts = (tree_leaves(exported(*_rows(stored, part))) for part in (slice(1), slice(1, None)))
     pairs = zip(map(torch.cat, zip(*parts, strict=True)), tree_leaves(expected), strict=True)
-    return max(float((found - own).abs().max()) for found, own in pairs)
+    return max(float(((found - own) / unit).abs().max()) for found, own in pairs)

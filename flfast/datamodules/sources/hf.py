@@ -84,7 +84,9 @@ class Hf(ColumnSource):
         kind = self._kind(data)
         data, is_test = self._complete(data, columns, is_test)
         columns = Columns(data.data.table, self.path)
-        found = hf_targets(data, columns, self.goals, self.task) if self.goals else None
+        found = None
+        if self.goals:
+            found = hf_targets(data, columns, self.goals, self.task, self.kept_classes)
         clients, is_test = self.split_rows(columns, is_test, found)
         if found is None:
             return self._next_tokens(data, is_test, **clients)

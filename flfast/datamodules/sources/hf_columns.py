@@ -139,11 +139,16 @@ def only_images(data: Dataset, column: str, path: str, *, download: bool) -> Dat
 
 
 def hf_targets(
-    data: Dataset, columns: Columns, names: list[str], task: TaskName | None
+    data: Dataset,
+    columns: Columns,
+    names: list[str],
+    task: TaskName | None,
+    classes: Sequence[str] | None = None,
 ) -> Targets:
     """Targets from columns of classes, numbers, or lists of numbers.
 
     Without a task, it is chosen as by `read_targets`, with `ClassLabel` columns as classes.
+    `classes` are those of a trained model.
 
     Raises:
         ValueError: if the columns do not fit the task.
@@ -158,7 +163,7 @@ def hf_targets(
         check_targets(where, values, "classification", feature.num_classes)
         return Targets("classification", values, feature.num_classes, named)
     if feature is None or isinstance(feature, (ClassLabel, Value)):
-        return read_targets(columns, names, task)
+        return read_targets(columns, names, task, classes)
     values = read_numbers(data, names[0], "targets")
     values = values.reshape(len(values), -1)
     if task == "regression" or (task is None and values.dtype.kind == "f"):

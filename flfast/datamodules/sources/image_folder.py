@@ -1,6 +1,7 @@
 """Your own images, in one folder per class."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,11 +10,12 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.hidden_files import say_left_out, visible
-from flfast.datamodules.sources.source import ImageSource
+from flfast.datamodules.sources.source import ImageSource, RawInputs
 from flfast.state.options import BelowOne
-from flfast.state.regular_file import reading
+from flfast.state.regular_file import reading, require_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,7 @@ class ImageFolder(ImageSource):
     channels: Literal[1, 3]
     test_fraction: BelowOne
     seed: int
+    kept: Preprocessing | None = None
 
     def load(self) -> Examples:
         """All images, by class and name of the file.
@@ -37,6 +40,8 @@ class ImageFolder(ImageSource):
                 is only found on access.
         """
         paths, targets, classes, is_test = _list_files(Path(self.root).expanduser())
+        if self.kept is not None and self.kept.classes:
+            targets, classes = self._as_trained(targets, classes, self.kept.classes)
         if is_test is None:
             is_test = held_out_test(targets, test_fraction=self.test_fraction, seed=self.seed)
         return Examples(
@@ -46,6 +51,37 @@ class ImageFolder(ImageSource):
             is_test=is_test,
             class_names=tuple(classes),
         )
+
+    def raw_inputs(self, key: str | None) -> RawInputs:
+        """All images below `root`, in whatever folders, by their paths."""
+        self.refuse_key(key)
+        from torchvision.datasets.folder import IMG_EXTENSIONS
+
+        root, hidden = Path(self.root).expanduser(), list[Path]()
+        with reading("data.root must be a folder of images"):
+            require_file(root)
+        names: list[str] = []
+        for where, folders, files in os.walk(root):
+            folders[:] = sorted(visible(where, folders, hidden))
+            shown = (Path(where, file).relative_to(root) for file in visible(where, files, hidden))
+            names += (str(file) for file in shown if file.suffix.lower() in IMG_EXTENSIONS)
+        if not names:
+            raise ValueError(f"data.root={self.root} has no images: {', '.join(IMG_EXTENSIONS)}")
+        say_left_out(hidden, IMG_EXTENSIONS)
+        names.sort()
+        read = self.read_images([root / name for name in names], self.channels)
+        return RawInputs(read["inputs"], {"row": np.arange(len(names)), "file": np.array(names)})
+
+    def _as_trained(
+        self, targets: np.ndarray, classes: list[str], kept: Sequence[str]
+    ) -> tuple[np.ndarray, list[str]]:
+        """Labels by the numbers that a trained model has for the classes, and their names."""
+        if unknown := [name for name in classes if name not in kept]:
+            raise ValueError(
+                f"data.root={self.root} has the class {unknown[0]!r}, which the model has not "
+                f"seen; allowed: {', '.join(kept)}"
+            )
+        return np.array([kept.index(name) for name in classes])[targets], [*kept]
 
 
 def _list_files(folder: Path) -> tuple[list[str], np.ndarray, list[str], np.ndarray | None]:

@@ -13,8 +13,9 @@ from flfast.datamodules.examples import Examples, check_num_classes, check_targe
 from flfast.datamodules.mapped import map_array, shared_tensor
 from flfast.datamodules.missing import missing_owners, refuse_missing
 from flfast.datamodules.number_range import as_float32, regression_targets
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.sources.held_out import held_out_test
-from flfast.datamodules.sources.source import DataSource
+from flfast.datamodules.sources.source import DataSource, RawInputs
 from flfast.datamodules.transforms import BatchTransform, image_transform
 from flfast.datamodules.value_names import marked_for_testing, number_clients
 from flfast.state.image_shape import refuse_channels_last
@@ -64,6 +65,7 @@ class Npz(DataSource):
     random_flip: bool
     task: TaskName | None
     seed: int
+    kept: Preprocessing | None = None
 
     def load(self) -> Examples:
         """All examples, in the order of the arrays."""
@@ -74,7 +76,8 @@ class Npz(DataSource):
         targets = arrays["targets"] = _targets(arrays["targets"], task, where)
         self._check_shapes(arrays, task)
         transform = self._transform(arrays["inputs"].shape[1:])
-        num_outputs = self.num_classes or _width(targets, task)
+        kept = None if self.kept is None or self.kept.task != task else self.kept.num_outputs
+        num_outputs = self.num_classes or kept or _width(targets, task)
         check_targets(where, targets, task, num_outputs)
         is_test = self._is_test(arrays, task)
         clients: dict[str, Any] = {}
@@ -91,6 +94,14 @@ class Npz(DataSource):
                 task=task,
                 **clients,
             )
+
+    def raw_inputs(self, key: str | None) -> RawInputs:
+        """The array of inputs alone; there is no column to carry along."""
+        self.refuse_key(key)
+        array = read_arrays(Path(self.root).expanduser(), {"inputs": self.inputs}).get("inputs")
+        if array is None:
+            raise ValueError(f"data.root={self.root} has no array inputs; say data.inputs=NAME")
+        return RawInputs(shared_tensor(array), {"row": np.arange(len(array))})
 
     def _check_shapes(self, arrays: dict[str, np.ndarray], task: TaskName) -> None:
         inputs = arrays["inputs"]

@@ -1,13 +1,18 @@
 """Data sources: functions that return `Examples`, or records of options that load them.
 
-A record has its options as fields, beside `seed` and `task` if it needs them. Sources with options
-in common inherit them, so that a source names only what is its own.
+A record has its options as fields, beside `seed`, `task` and `kept` if it needs them; `kept` is
+the preprocessing of a trained model, None in training. Sources with options in common inherit
+them, so that a source names only what is its own.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from flfast.datamodules.examples import Examples
 from flfast.datamodules.sources.decoded_images import load_images
@@ -17,8 +22,37 @@ from flfast.state.injection import call_with
 from flfast.state.options import Count, NonNegativeInt, Positive
 
 
+class RawInputs(NamedTuple):
+    """Inputs of N examples without targets, prepared for a trained model.
+
+    Attributes:
+        inputs: as of `Examples`.
+        about: what says which example it is, by name of the column, each [N].
+    """
+
+    inputs: Tensor | Dataset[Tensor]
+    about: dict[str, np.ndarray]
+
+
 class DataSource:
     """A data source as a record of its options, which `conf/data` explains."""
+
+    def raw_inputs(self, key: str | None) -> RawInputs:
+        """Inputs of examples whose targets are not known; `key` names a column to carry along.
+
+        Raises:
+            ValueError: naming key and value, or if the source always has targets.
+        """
+        raise ValueError(
+            "these data cannot be read without targets; allowed: data=table, npz or image_folder, "
+            "or flfast.evaluate"
+        )
+
+    @staticmethod
+    def refuse_key(key: str | None) -> None:
+        """Refuse a column to carry along, where there are no columns."""
+        if key is not None:
+            raise ValueError(f"key={key} names a column of a table; allowed with other data: none")
 
     def load(self) -> Examples:
         """All examples.

@@ -102,24 +102,31 @@ def index_columns(where: str, names: Iterable[Any], used: Collection[Any]) -> se
 
 
 class Columns:
-    """The columns of a table, by name; errors name its file."""
+    """The columns of a table, by name; errors name its file.
+
+    Attributes:
+        path: of the file, or what the table is in words.
+        names: of the columns.
+        num_rows: N.
+    """
 
     def __init__(self, table: pa.Table, path: str) -> None:
-        self._table, self._path = table, path
+        self._table, self.path = table, path
         self._numbers: dict[str, pa.ChunkedArray | None] = {}
+        self._codes: dict[str, tuple[np.ndarray, Sequence[str | None]]] = {}
         self.names: list[str] = table.column_names
         self.num_rows: int = table.num_rows
 
     def kept(self, rows: np.ndarray) -> Columns:
         """The same columns with some of the rows, bool [N]."""
-        return Columns(self._table.filter(rows), self._path)
+        return Columns(self._table.filter(rows), self.path)
 
     def require(self, names: Sequence[str], option: str) -> None:
         """Check that columns exist, each named once."""
         for place, name in enumerate(names):
             if name not in self.names:
                 raise ValueError(
-                    f"data.{option}={name!r} is no column of {self._path}; allowed: "
+                    f"data.{option}={name!r} is no column of {self.path}; allowed: "
                     f"{', '.join(self.names)}"
                 )
             if name in names[:place]:
@@ -127,7 +134,7 @@ class Columns:
 
     def free(self, used: Collection[str | None]) -> list[str]:
         """The columns that are not in use, without the index of a DataFrame."""
-        left_out = {*used, *index_columns(self._path, self.names, used)}
+        left_out = {*used, *index_columns(self.path, self.names, used)}
         return [name for name in self.names if name not in left_out]
 
     def values(self, name: str) -> list[Any]:
@@ -160,7 +167,7 @@ class Columns:
         if odd.any():
             shown = ", ".join(dict.fromkeys(repr(values[row]) for row in np.flatnonzero(odd)[:3]))
             raise ValueError(
-                f"{self._path}: column {name} looks like numbers, but holds {shown} in "
+                f"{self.path}: column {name} looks like numbers, but holds {shown} in "
                 f"{rows_of(odd)}; mend these values, or {advice}"
             )
 
@@ -183,40 +190,67 @@ class Columns:
         if _is_text(found):
             return "text"
         raise ValueError(
-            f"{self._path}: column {name} has the type {found}; allowed: numbers and text, or "
+            f"{self.path}: column {name} has the type {found}; allowed: numbers and text, or "
             "name the columns to use"
         )
 
-    def numbers(self, name: str) -> np.ndarray:
-        """A column as float64 [N].
+    def numbers(self, name: str, fill: float | None = None) -> np.ndarray:
+        """A column as float64 [N]; `fill` replaces missing numbers.
 
         Raises:
-            ValueError: if it is no column of numbers, or a number is missing or not finite.
+            ValueError: if it is no column of numbers, or one is not finite, or missing without a
+                `fill`.
         """
         if self.kind(name) == "text":
             first = self._table.column(name)[0].as_py()
-            raise ValueError(f"{self._path}: column {name} holds text, such as {first!r}")
-        refuse_missing(f"{self._path}: column {name}", self.missing(name))
-        numbers = self._as_numbers(name)
-        assert numbers is not None
-        values: np.ndarray = numbers.to_numpy().astype(np.float64)
-        if not (finite := np.isfinite(values)).all():
-            raise ValueError(f"{self._path}: column {name} holds infinity in {rows_of(~finite)}")
-        return values
+            raise ValueError(f"{self.path}: column {name} holds text, such as {first!r}")
+        missing = self.missing(name)
+        if fill is None:
+            refuse_missing(f"{self.path}: column {name}", missing)
+        values = self.numbers_or_nan(name)
+        assert values is not None
+        if not (finite := np.isfinite(values) | missing).all():
+            raise ValueError(f"{self.path}: column {name} holds infinity in {rows_of(~finite)}")
+        return values if fill is None else np.where(missing, fill, values)
 
     def numbers_or_nan(self, name: str) -> np.ndarray | None:
         """A column as float64 [N], NaN where a number is missing; None if it holds no numbers."""
         found = self._as_numbers(name)
         return None if found is None else found.cast("float64").to_numpy()
 
-    def codes(self, name: str) -> tuple[np.ndarray, Sequence[str | None]]:
-        """A column as codes int64 [N], and the sorted names that they stand for.
+    def codes(
+        self, name: str, known: Sequence[str | None] | None = None
+    ) -> tuple[np.ndarray, Sequence[str | None]]:
+        """A column as codes int64 [N], and the names that they stand for.
 
-        A missing value is a name of its own, the first one.
+        These are the `known` ones, or else those of the column, sorted. A missing value is a name
+        of its own, the first one.
+
+        Raises:
+            ValueError: if a value is not known; names it and its rows.
         """
+        if name not in self._codes:
+            self._codes[name] = self._coded(name)
+        codes, names = self._codes[name]
+        if known is None:
+            return codes, names
+        place = {text: number for number, text in enumerate(known)}
+        places = np.array([place.get(text, -1) for text in names], dtype=np.int64)
+        if (places < 0).any():
+            strange = [text for text, number in zip(names, places, strict=True) if number < 0]
+            shown = ", ".join("nothing" if text is None else repr(text) for text in strange[:3])
+            more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+            raise ValueError(
+                f"{self.path}: column {name} holds {shown}{more} in "
+                f"{rows_of(places[codes] < 0)}, which the model has not seen; allowed: "
+                f"{', '.join(map(str, [*known][:20]))}{', ...' if len(known) > 20 else ''}"
+            )
+        return places[codes], known
+
+    def _coded(self, name: str) -> tuple[np.ndarray, Sequence[str | None]]:
         values = self.as_names(name)
         missing = missing_rows(values)
-        ordered, numbers = number_names(f"{self._path}: column {name}", values[~missing])
+        ordered, numbers = number_names(f"{self.path}: column {name}", values[~missing])
         codes: np.ndarray = np.zeros(len(values), dtype=np.int64)
         codes[~missing] = numbers + int(missing.any())
         return codes, [None, *ordered] if missing.any() else ordered

@@ -1,6 +1,6 @@
 """What columns hold: targets (classes, real numbers, labels or times), clients and test rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -9,6 +9,7 @@ import numpy as np
 from flfast.datamodules.examples import check_targets
 from flfast.datamodules.missing import complete_rows
 from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.sources.held_out import held_out_test
 from flfast.datamodules.sources.source import DataSource
 from flfast.datamodules.sources.table_files import Columns
@@ -48,16 +49,24 @@ class Targets(NamedTuple):
         return np.zeros(len(self.values), dtype=np.int64)
 
 
-def read_targets(columns: Columns, names: list[str], task: TaskName | None) -> Targets:
+def read_targets(
+    columns: Columns,
+    names: list[str],
+    task: TaskName | None,
+    classes: Sequence[str] | None = None,
+) -> Targets:
     """Targets from columns, at least one.
 
     Without a task, it is `regression` if a column is of the type float, `classification`
-    otherwise.
+    otherwise. `classes` are the names of the classes that a trained model has, by number.
 
     Raises:
         ValueError: if the columns do not fit the task, or without a task for integers of more
-            than 100 different values, which could be classes or numbers.
+            than 100 different values, which could be classes or numbers, or if there is a class
+            that the model does not have.
     """
+    if task == "classification" and classes is not None:
+        return _classes(columns, names, classes)
     read = _READERS.get(task or _task_of(columns, names))
     if read is None:
         raise ValueError(
@@ -74,9 +83,17 @@ class ColumnSource(DataSource):
     targets: str | list[str] | None
     owner: str | None
     test_fraction: BelowOne
-    missing: Literal["error", "drop", "category"]
+    missing: Literal["error", "drop", "category", "mean", "median", "constant"]
     task: TaskName | None
     seed: int
+    kept: Preprocessing | None = None
+
+    @property
+    def kept_classes(self) -> Sequence[str] | None:
+        """Names of the classes that a trained model has."""
+        if self.kept is None or self.kept.task != "classification":
+            return None
+        return self.kept.classes or [*map(str, range(self.kept.num_outputs))]
 
     @property
     def goals(self) -> list[str]:
@@ -127,13 +144,13 @@ def listed(names: str | list[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or [])
 
 
-def _classes(columns: Columns, names: list[str]) -> Targets:
+def _classes(columns: Columns, names: list[str], classes: Sequence[str] | None = None) -> Targets:
     if len(names) > 1:
         raise ValueError(
             f"data.targets={names}: a classification has one column of targets; allowed for "
             "several: task=regression, multilabel or survival"
         )
-    codes, values = columns.codes(names[0])
+    codes, values = columns.codes(names[0], classes)
     warn_of_odd_names(f"data.targets={names[0]}", values, codes)
     return Targets("classification", codes, len(values), names_of(values))
 

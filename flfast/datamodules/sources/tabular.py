@@ -1,5 +1,6 @@
 """Tables in CSV or Parquet files, with named columns."""
 
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,10 +8,25 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.number_range import as_float32, refuse_outliers, standardised
+from flfast.datamodules.number_range import ALL, fitted_scales, refuse_outliers, scaled
+from flfast.datamodules.preprocessing import FILE, ColumnScale, TableColumns
+from flfast.datamodules.sources.source import RawInputs
+from flfast.datamodules.sources.table_columns import (
+    Filling,
+    Fit,
+    as_scales,
+    by_name,
+    columns_as_float32,
+    fit_columns,
+    raw_rows,
+    row_clients,
+    table_inputs,
+)
 from flfast.datamodules.sources.table_files import Columns, read_table
 from flfast.datamodules.sources.table_targets import ColumnSource, Targets, listed, read_targets
-from flfast.datamodules.value_names import marked_for_testing, warn_of_odd_names
+from flfast.datamodules.value_names import marked_for_testing
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +38,11 @@ class Table(ColumnSource):
 
     A federation would compute what `standardise=all` needs by one secure sum; what `client` needs,
     nobody else learns. `missing=category` makes missing values of a categorical column a category,
-    the first one, and refuses all others. `task` is the learning task; None is `regression` for
+    the first one, and refuses all others. `mean`, `median` (of training rows) and `constant` also
+    fill in numbers, before they are scaled. `task` is the learning task; None is `regression` for
     targets of the type float, `classification` for text and for integers of at most 100 different
-    values. The seed determines a drawn test set.
+    values. The seed determines a drawn test set. With `kept`, the preprocessing of a trained
+    model, rows become what they were for that model.
     """
 
     targets: str | list[str]
@@ -33,6 +51,8 @@ class Table(ColumnSource):
     is_test: str | None
     standardise: Literal["none", "all", "client"]
     standardise_targets: bool
+    fill: float | None
+    missing_indicator: bool
 
     def load(self) -> Examples:
         """All rows that are complete."""
@@ -42,35 +62,76 @@ class Table(ColumnSource):
                 "allowed without it: none, all"
             )
         columns, numeric, categorical = self._read()
-        columns, is_test = self._complete(columns, numeric, categorical)
-        found = read_targets(columns, self.goals, self.task)
+        columns, rows, is_test = self._complete(columns, numeric, categorical)
+        found = read_targets(columns, self.goals, self.task, self.kept_classes)
         clients, is_test = self.split_rows(columns, is_test, found)
-        numbers = _stack([columns.numbers(name) for name in numeric], len(is_test))
-        if self.standardise != "none":
-            group = clients.get("owner") if self.standardise == "client" else None
-            numbers = standardised(numbers, is_training=~is_test, group=group, names=numeric)
-        numbers = _as_float32(numbers, "numeric", numeric)
-        coded = {name: columns.codes(name) for name in categorical}
-        for name, (codes, texts) in coded.items():
-            warn_of_odd_names(f"data.categorical={name}", texts, codes)
-        rows = np.column_stack([numbers, *(codes for codes, _ in coded.values())])
-        described = (f"{name}: {', '.join(map(str, texts))}" for name, (_, texts) in coded.items())
+        rows_of = row_clients(**clients) if self.standardise == "client" else None
+        fit = Fit(~is_test, self.standardise != "none", rows_of, self._filling)
+        fitted = self._kept or fit_columns(columns, numeric, categorical, fit)
+        inputs = table_inputs(columns, fitted, rows_of)
+        targets, scales = self._values(found, is_test)
+        described = (
+            f"{name}: {', '.join(map(str, texts))}" for name, texts in fitted.categories.items()
+        )
         return Examples(
-            inputs=torch.from_numpy(rows.astype(np.float32)),
-            targets=torch.from_numpy(self._values(found, is_test)),
+            inputs=torch.from_numpy(inputs),
+            targets=torch.from_numpy(targets),
             num_classes=found.num_outputs,
             is_test=is_test,
             task=found.task,
-            categories=tuple(len(texts) for _, texts in coded.values()),
-            input_names=(*numeric, *described),
+            categories=tuple(map(len, fitted.categories.values())),
+            input_names=(*numeric, *(f"no {name}" for name in fitted.indicators), *described),
             class_names=found.names,
+            columns=fitted.model_copy(update={"targets": scales}),
+            rows=rows,
             **clients,
         )
+
+    def raw_inputs(self, key: str | None) -> RawInputs:
+        """Inputs of all rows that are complete; targets and test rows need not be in the file."""
+        kept = self._kept
+        if kept is None:
+            raise ValueError(f"the run has no {FILE}; allowed: a run that has written one")
+        owner = self.owner if kept.clients else None
+        texts = [*kept.categories, *listed(key), *listed(owner)]
+        columns = Columns(read_table(self.path, names=texts), self.path)
+        return raw_rows(columns, kept, key=key, owner=owner, missing=self.missing)
+
+    @property
+    def _filling(self) -> Filling | None:
+        """What replaces missing numbers.
+
+        Raises:
+            ValueError: if `fill` or `missing_indicator` would change nothing.
+        """
+        if self.missing in {"error", "drop", "category"}:
+            if self.missing_indicator or self.fill is not None:
+                key = "missing_indicator=true" if self.missing_indicator else f"fill={self.fill:g}"
+                raise ValueError(
+                    f"data.{key} with data.missing={self.missing}: no number is filled in; "
+                    "allowed: data.missing=mean, median or constant"
+                )
+            return None
+        if (self.missing == "constant") != (self.fill is not None):
+            raise ValueError(
+                f"data.missing={self.missing} data.fill={self.fill}: a constant is a number, and "
+                "others have none; allowed: data.missing=constant data.fill=0, or data.fill=null"
+            )
+        by = self.fill if self.fill is not None else self.missing
+        return Filling(by, self.missing_indicator)  # type: ignore[arg-type] # one of its words
+
+    @property
+    def _kept(self) -> TableColumns | None:
+        """How a trained model reads columns."""
+        return None if self.kept is None else self.kept.columns
 
     def _read(self) -> tuple[Columns, list[str], list[str]]:
         """All columns, and names of the numeric and of the categorical ones."""
         others = [*listed(self.owner), *listed(self.is_test)]
-        texts = [*self.text_columns, *listed(self.is_test), *(self.categorical or [])]
+        kept = self._kept
+        numeric = self.numeric if kept is None else [*kept.numeric]
+        categorical = self.categorical if kept is None else [*kept.categories]
+        texts = [*self.text_columns, *listed(self.is_test), *(categorical or [])]
         columns = Columns(read_table(self.path, names=texts), self.path)
         if not self.goals:
             raise ValueError("data.targets=[] names no column")
@@ -78,14 +139,16 @@ class Table(ColumnSource):
         columns.require(listed(self.owner), "owner")
         columns.require(listed(self.is_test), "is_test")
         leave = [*self.goals, *others]
-        return columns, *_features(columns, self.numeric, self.categorical, leave)
+        return columns, *_features(columns, numeric, categorical, leave)
 
     def _complete(
         self, columns: Columns, numeric: list[str], categorical: list[str]
-    ) -> tuple[Columns, np.ndarray | None]:
-        """The complete rows, and which are for testing, if a column says so."""
-        roles = {"targets": self.goals, "numeric": numeric}
-        if self.missing != "category":
+    ) -> tuple[Columns, np.ndarray, np.ndarray | None]:
+        """The complete rows, their numbers in the file, and which are for testing, if known."""
+        roles = {"targets": self.goals}
+        if self._filling is None:
+            roles["numeric"] = numeric
+        if self._filling is None and self.missing != "category":
             roles["categorical"] = categorical
         lacking = {
             f"data.{option}={name}": columns.missing(name)
@@ -98,19 +161,31 @@ class Table(ColumnSource):
             lacking[where] = columns.missing(self.is_test)
             is_test = marked_for_testing(where, columns.as_names(self.is_test))
         kept = self.complete(columns, lacking, is_test)
-        return columns.kept(kept), None if is_test is None else is_test[kept]
+        rows = np.flatnonzero(kept)
+        return columns.kept(kept), rows, None if is_test is None else is_test[kept]
 
-    def _values(self, read: Targets, is_test: np.ndarray) -> np.ndarray:
-        """Targets; numbers to predict become float32, perhaps standardised."""
+    def _values(
+        self, read: Targets, is_test: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, ColumnScale | None]]:
+        """Targets, and their scales; numbers to predict become float32, perhaps standardised."""
+        names, kept = self.goals, self._kept
+        scales: dict[str, ColumnScale | None] = dict.fromkeys(names)
         if read.task != "regression":
-            return read.values
+            return read.values, scales
+        values = read.values
         if self.standardise_targets:
-            values = standardised(read.values, is_training=~is_test, names=self.goals)
-            return _as_float32(values, "targets", self.goals)
-        values = _as_float32(read.values, "targets", self.goals)
-        names = [f"data.targets={name}" for name in self.goals]
-        refuse_outliers(values, names=names, rows=np.arange(len(values)))
-        return values
+            fitted = (
+                fitted_scales(values, is_training=~is_test, names=names)[ALL]
+                if kept is None
+                else as_scales(kept.targets, names)
+            )
+            values = scaled(values, {ALL: fitted}, names=names)
+            scales = {**by_name(names, fitted)}
+        values = columns_as_float32(values, "targets", names)
+        if not self.standardise_targets:
+            where = [f"data.targets={name}" for name in names]
+            refuse_outliers(values, names=where, rows=np.arange(len(values)))
+        return values, scales
 
 
 def _features(
@@ -127,7 +202,8 @@ def _features(
             f"data.numeric and data.categorical name {sorted(wrong)}, which data.targets, "
             "data.owner or data.is_test name, too"
         )
-    free = columns.free(used) if None in (numeric, categorical) else []
+    is_open = None in (numeric, categorical)
+    free = columns.free(used) if is_open else [n for n in columns.names if n not in used]
     if numeric is None:
         numeric = [name for name in free if columns.kind(name) != "text"]
     if categorical is None:
@@ -136,15 +212,6 @@ def _features(
             columns.refuse_odd_numbers(name, f"say data.categorical=[{name}, ...]")
     if not numeric and not categorical:
         raise ValueError("data.numeric and data.categorical leave no column as input")
+    if unread := [name for name in free if name not in {*numeric, *categorical}]:
+        log.info("data=table does not read the columns %s", ", ".join(unread))
     return list(numeric), list(categorical)
-
-
-def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:
-    return np.stack(columns, axis=1) if columns else np.zeros((num_rows, 0))
-
-
-def _as_float32(values: np.ndarray, option: str, names: list[str]) -> np.ndarray:
-    """Columns of numbers as float32 [N, D]; names the column of a number that is too large."""
-    columns = zip(names, values.T, strict=True)
-    found = [as_float32(f"data.{option}={name}", own) for name, own in columns]
-    return _stack(found, len(values))

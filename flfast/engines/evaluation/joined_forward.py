@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from flfast.engines.fused.graph.dataflow import calls
-from flfast.engines.fused.graph.trace import like, lowered, record, simplified
+from flfast.engines.fused.graph.trace import lowered, record, simplified, stand_ins
 from flfast.state.native.compiler import missing
 from flfast.state.weights import called_with
 
@@ -68,7 +68,7 @@ class JoinedForward:
 
         try:
             with torch.inference_mode(mode=False), torch.no_grad():
-                program = record(run, [like(leaf) for leaf in self._given(part)])
+                program = record(run, stand_ins(self._given(part)))
             lowered(simplified(program))
         except Exception:  # noqa: BLE001 - tracing may raise any exception
             return None

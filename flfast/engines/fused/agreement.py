@@ -24,7 +24,6 @@ from flfast.engines.site import Site
 from flfast.state.messages import first_line
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
-from flfast.state.weights import read_weights
 
 NUM_PERTURBED = 2
 SAFETY = 8.0
@@ -46,7 +45,7 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
     """How two fused local steps of a client differ from eager ones; None if they agree."""
     plan = plan._replace(local_steps=2, local_epochs=None)
     client_id = site.data.first_client
-    download = first_downloads(site.algorithm, read_weights(site.model), client_id)
+    download = first_downloads(site.algorithm, site.first_weights, client_id)
 
     def two_steps(training: LocalTraining) -> TrialSteps:
         results: list[LocalResult] = []
@@ -63,12 +62,12 @@ def disagreement(site: Site, fused: LocalTraining, plan: RoundPlan) -> str | Non
     if agree(found.end, expected):
         return None
     device = site.trainers.trainer(plan).trainer.strategy.root_device
-    nearby = [
-        two_steps(EagerTraining(site, perturb=perturb))
-        for perturb in perturbations(plan.precision, device)
-    ]
     if not agree(two_steps(eager).end, expected):
         return "the model gives different numbers each time"
+    nearby = (  # one after another, each in the memory of the one before
+        two_steps(EagerTraining(site, perturb=perturb))
+        for perturb in perturbations(plan.precision, device)
+    )
     same = agree(found.end, expected, nearby=nearby)
     return None if same else "traced steps end at other weights (docs/engines.md, Equal steps)"
 
@@ -78,20 +77,22 @@ def agree(weights: Tree, expected: TrialSteps, *, nearby: Iterable[TrialSteps] =
 
     `nearby` are the reference steps from perturbed weights.
     """
-    ends, update = _flat(expected.end), _update(expected)
+    ends = _flat(expected.end)
     if not math.isfinite(_norm(ends)):  # such as with NaN among the examples
         return not math.isfinite(_norm(_flat(weights)))
     eps = max((torch.finfo(leaf.dtype).eps for leaf in ends), default=0.0)
     # Updates are compared, not ends: the perturbation itself is no effect of rounding.
-    rounding = max((_distance(_update(other), update) for other in nearby), default=0.0)
+    rounding = max((_distance(_update(other), _update(expected)) for other in nearby), default=0.0)
     rounding += eps * _norm(ends)
     flipped = FLIPPED * min(eps / torch.finfo(torch.float32).eps, 1.0)
-    return _distance(_flat(weights), ends) <= SAFETY * rounding + flipped * _norm(update)
+    allowed = SAFETY * rounding + flipped * _norm(_update(expected))
+    return _distance(_flat(weights), ends) <= allowed
 
 
-def _update(trained: TrialSteps) -> list[Tensor]:
+def _update(trained: TrialSteps) -> Iterator[Tensor]:
+    """What steps changed, float64, leaf by leaf: all leaves of a large model are not in memory."""
     pairs = zip(_flat(trained.end), _flat(trained.start), strict=True)
-    return [end.double() - start.double() for end, start in pairs]
+    return (end.double() - start.double() for end, start in pairs)
 
 
 def perturbations(precision: str, device: torch.device) -> Iterator[Callable[[Tree], Tree]]:
@@ -139,9 +140,9 @@ def _flat(weights: Tree) -> list[Tensor]:
     return [leaf for leaf in kinds if leaf.is_floating_point()]
 
 
-def _distance(left: list[Tensor], right: list[Tensor]) -> float:
-    return _norm([a.double() - b.double() for a, b in zip(left, right, strict=True)])
+def _distance(left: Iterable[Tensor], right: Iterable[Tensor]) -> float:
+    return _norm(a.double() - b.double() for a, b in zip(left, right, strict=True))
 
 
-def _norm(parts: list[Tensor]) -> float:
+def _norm(parts: Iterable[Tensor]) -> float:
     return float(sum(float(part.double().square().sum()) for part in parts)) ** 0.5

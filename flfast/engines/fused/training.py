@@ -29,7 +29,6 @@ from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram
-from flfast.engines.fused.run.example_rows import StoredExamples
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import (
     group_clients,
@@ -42,7 +41,6 @@ from flfast.lit.trainers import CohortModule
 from flfast.state.messages import first_line
 from flfast.state.options import Count
 from flfast.state.plan import Batching, RoundPlan
-from flfast.state.weights import read_weights
 
 
 class FusedTraining:
@@ -59,7 +57,6 @@ class FusedTraining:
     ) -> None:
         wanted(), skipped()  # raise if the environment names what is unknown
         self._site, self._decided, self._stack = site, decided, stack
-        self._stored = StoredExamples(site.data)
         self._programs: dict[object, StackProgram] = {}
 
     def choose(self, plan: RoundPlan) -> str:
@@ -96,7 +93,7 @@ class FusedTraining:
             return
         reason = not_stackable(plan.batching)
         if reason is None:
-            client_id, weights = self._site.data.first_client, read_weights(self._site.model)
+            client_id, weights = self._site.data.first_client, self._site.first_weights
             download = first_downloads(self._site.algorithm, weights, client_id)
             one_step = plan._replace(local_steps=1, local_epochs=None)
             results: list[LocalResult] = []
@@ -139,9 +136,9 @@ class FusedTraining:
         stages = self._site.algorithm.training_stages
         plans = [[start.stage_plan(stage) for stage in stages] for start in part]
         if len(part) == 1:
-            result = programs.client.train(part[0], plans[0])
+            alone = programs.client.train(part[0], plans[0])
             with self.outside_precision():
-                deliver([result])
+                deliver(alone)
             return
         for trained in programs.train(part, plans):
             with self.outside_precision():
@@ -154,7 +151,7 @@ class FusedTraining:
             widths = self._decided.setdefault("widths", {})
             known = widths.setdefault(" ".join(map(str, key)), {})
             measure = partial(self.outside_precision()(self._site.measured), plan=plan)
-            client = ClientProgram(self._local_steps(plan), self._stored, measure)
+            client = ClientProgram(self._local_steps(plan), self._site.data.stored, measure)
             self._programs[key] = StackProgram(client, known)
         return self._programs[key]
 

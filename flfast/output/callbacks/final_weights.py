@@ -8,6 +8,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.datamodules.preprocessing import FILE as PREPROCESSING
 from flfast.federation.loop import Federation
 from flfast.lit.user_module import UserModule
 from flfast.models.adapters.adapted import ADAPTER, FILE, Adapted
@@ -41,6 +42,11 @@ class FinalWeights(Callback):
     def __init__(self, *, max_personal: NonNegativeInt | None, model: str | None) -> None:
         super().__init__()
         self._max_personal, self._model = max_personal, model
+
+    @rank_zero_only
+    def on_run_start(self, federation: Federation) -> None:
+        """Write `preprocessing.json`: what the data's source made of raw values."""
+        federation.data.examples.preprocessing.write(federation.run_dir)
 
     def on_run_end(self, federation: Federation) -> None:
         """Write the files: rank 0 the server's, each rank those of its clients."""
@@ -109,5 +115,6 @@ class FinalWeights(Callback):
             "model": self._model or type(federation.engine.site.model).__name__,
             "input_shape": json.dumps(data.examples.input_shape),
             "num_classes": str(data.num_classes),
+            "preprocessing": PREPROCESSING,
             "round": str(federation.history[-1]["round"]),
         }

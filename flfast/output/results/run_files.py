@@ -24,6 +24,7 @@ OF_ITS_END = (
 
 OF_ALL_ROUNDS = (
     *("metrics.csv", "clients.csv", "events.csv", "partition.json", "partition.npz"),
+    "preprocessing.json",
     *_pictures("devices"),
     *("checkpoints/round-*", "client_states/rank*", "records/rank*"),
     "run-profile-*",
@@ -34,7 +35,13 @@ OF_LOGGERS = ("tensorboard", "mlflow.db", "mlruns", "wandb")
 """What loggers write, from the moment that they are made."""
 
 _OF_COMMANDS = (
-    *("model.pt2", "model.onnx", "evaluation/metrics.json", "evaluation/predictions.*"),
+    *(
+        "model.pt2",
+        "model.onnx",
+        "predictions.csv",
+        "evaluation/metrics.json",
+        "evaluation/predictions.*",
+    ),
     *("evaluation/clients.csv", "evaluation/confusion.csv", "evaluation/confusion.png"),
     *("evaluation/survival.csv", "evaluation/survival.png"),
     *("evaluation/forecasts.csv", "evaluation/forecasts.png"),

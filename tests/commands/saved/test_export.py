@@ -4,12 +4,13 @@ import json
 
 import pytest
 import torch
+from exported import LOAD, load_torch
 from nets_to_export import conv_net
 from sampling import others_slow
 from torch import nn
 
 from flfast import run as flfast_run
-from flfast.commands.saved.exported_model import StoredInputs
+from flfast.commands.saved.exported_inputs import StoredInputs
 from flfast.config.errors import ConfigError
 from flfast.datamodules.transforms import BatchTransform
 from flfast.export import export
@@ -22,24 +23,6 @@ def stored_digits():
     return torch.from_numpy(load_digits().images * (255 / 16)).round().to(torch.uint8)[:, None]
 
 
-def load_torch(path):
-    extra = {"flfast.json": ""}
-    program = torch.export.load(path, extra_files=extra).module()
-    return program, json.loads(extra["flfast.json"])
-
-
-def load_onnx(path):
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-    def program(inputs):
-        (outputs,) = session.run(None, {"inputs": inputs.numpy()})
-        return torch.from_numpy(outputs)
-
-    return program, session.get_modelmeta().custom_metadata_map
-
-
-LOAD = {"torch": load_torch, "onnx": load_onnx}
 KINDS = [("torch", "ditto"), ("onnx", "fedavg")]
 
 

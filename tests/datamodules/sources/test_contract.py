@@ -28,11 +28,12 @@ def test_the_yaml_names_every_option_of_the_source_and_no_other(name):
     config = OmegaConf.load(CONF / f"{name}.yaml")
     parameters = signature(config)
     keys = set(config) - {"_target_", "_partial_", "defaults"}
-    assert set(parameters) - {"seed", "task"} == keys
+    assert set(parameters) - {"seed", "task", "kept"} == keys
     assert config["_partial_"] is True
-    for parameter in parameters.values():
+    for key, parameter in parameters.items():
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        assert parameter.default is inspect.Parameter.empty
+        # In training nothing is kept; all other values are in the YAML.
+        assert parameter.default is (None if key == "kept" else inspect.Parameter.empty)
 
 
 def tasks():

@@ -5,8 +5,8 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from own_reading import read_data
 
-from flfast.api.own_data import read_data
 from flfast.datamodules.sources.tabular import Table
 from flfast.zoo.datamodules.sources.series import Series
 
@@ -17,6 +17,8 @@ OPTIONS = {
     "test_fraction": 0.0,
     "standardise": "none",
     "standardise_targets": False,
+    "fill": None,
+    "missing_indicator": False,
     "missing": "error",
     "seed": 0,
 }

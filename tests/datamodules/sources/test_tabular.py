@@ -2,6 +2,7 @@ import gzip
 import re
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -19,6 +20,8 @@ SETTINGS = {
     "standardise": "none",
     "standardise_targets": False,
     "missing": "error",
+    "fill": None,
+    "missing_indicator": False,
     "task": None,
     "seed": 0,
 }
@@ -326,12 +329,12 @@ def test_an_odd_name_gets_one_line_and_is_a_name_of_its_own(
     houses = HOUSES | {"target": ["ill", "ill", "well", "ill", "well", "well"]}
     options = SETTINGS | USED | {"owner": "agent"}
     clean = Table(path=write(suffix, **houses), **options).load()
-    assert not caplog.messages
+    assert not _warnings(caplog)
     values = list(houses[column])
     row = [value.lower() for value in values].index(odd.strip().lower())
     values[row] = odd
     examples = Table(path=write(suffix, **houses | {column: values}), **options).load()
-    (line,) = caplog.messages
+    (line,) = _warnings(caplog)
     assert line.startswith(f"data.{option}={column}: {odd!r} in row {row} (the first is 0) is not")
     num = {
         "targets": lambda found: found.num_classes,
@@ -339,3 +342,55 @@ def test_an_odd_name_gets_one_line_and_is_a_name_of_its_own(
         "categorical": lambda found: found.categories[0],
     }[option]
     assert num(examples) == num(clean) + 1
+
+
+@pytest.mark.parametrize("by", ["mean", "median", "constant"])
+@pytest.mark.parametrize("indicates", [False, True])
+def test_missing_numbers_are_filled_in_as_scikit_learn_does(tmp_path, by, indicates):
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    rng = np.random.default_rng(0)
+    values = rng.normal(3, 2, (60, 3))
+    values[rng.random((60, 3)) < 0.2] = np.nan
+    values[:, 2] = np.arange(60)  # complete
+    is_test = np.arange(60) % 4 == 0
+    frame = pd.DataFrame(values, columns=["a", "b", "c"])
+    frame["y"], frame["part"] = np.arange(60) % 2, np.where(is_test, "test", "train")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    options = SETTINGS | {"targets": "y", "is_test": "part", "standardise": "all", "missing": by}
+    options |= {"fill": -1.5 if by == "constant" else None, "missing_indicator": indicates}
+    found = Table(path=str(tmp_path / "t.csv"), **options).load()
+    strategy = {"strategy": by, "fill_value": -1.5}
+    steps = make_pipeline(SimpleImputer(**strategy), StandardScaler()).fit(values[~is_test])
+    expected = steps.transform(values)
+    if indicates:
+        expected = np.column_stack([expected, np.isnan(values[:, :2])])
+    np.testing.assert_allclose(found.inputs, expected, rtol=1e-5, atol=1e-6)
+    assert len(found.input_names) == found.inputs.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fill": 1.0}, "data.fill=1 with data.missing=error: no number is filled in"),
+        ({"missing_indicator": True}, "data.missing_indicator=true with data.missing=error"),
+        ({"missing": "mean", "fill": 1.0}, r"data.missing=mean data.fill=1.0: a constant is"),
+        ({"missing": "constant"}, r"data.missing=constant data.fill=None: a constant is"),
+    ],
+)
+def test_a_setting_that_fills_in_nothing_is_refused(write, options, message):
+    with pytest.raises(ValueError, match=message):
+        Table(path=write(**HOUSES), **SETTINGS | options).load()
+
+
+def test_a_column_without_a_number_in_training_has_no_mean(write):
+    columns = HOUSES | {"area": [None, None, None, 40.0, 50.0, None]}
+    options = SETTINGS | USED | {"missing": "mean", "is_test": "part"}
+    with pytest.raises(ValueError, match="column area has no number in training rows, whose mean"):
+        Table(path=write(**columns), **options).load()
+
+
+def _warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -26,8 +26,9 @@ would take longer to record."""
 WARM_UPS = 3
 """Runs before a recording, in which libraries load kernels and choose between them."""
 
-MAX_RECORDINGS = 64
-"""Largest number of recordings per program; one per address of the state and number of clients."""
+MAX_RECORDINGS = 128
+"""Largest number of recordings per program; one per address of the state and number of clients.
+An uneven cohort of 100 clients has up to 100 numbers of clients."""
 
 MAX_BYTES = 2**30
 """Size of a program's recordings, the state not counted, from which on no further one is begun."""

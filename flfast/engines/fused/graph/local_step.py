@@ -90,9 +90,12 @@ class LocalStep:
 
     def accumulate(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
         """Add a micro-batch's gradient, times its share, to `state["grads"]`."""
-        grads = self._gradients(state, context, settings, batch, factor=batch["share"])
-        for name, grad in grads.items():
+        for name, grad in self.gradients(state, context, settings, batch).items():
             state["grads"][name].add_(grad)
+
+    def gradients(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> Tree:
+        """A micro-batch's gradient, times its share, by name; `state` needs no `grads`."""
+        return self._gradients(state, context, settings, batch, factor=batch["share"])
 
     def apply(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
         """Take the step with the accumulated gradient, and reset it.

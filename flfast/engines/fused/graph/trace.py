@@ -4,13 +4,16 @@
 `lowering.py` change the graph, before `executor.py` compiles it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import config
+from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -70,17 +73,34 @@ def operators(fn: Callable[..., None], trees: Sequence[Tree]) -> GraphModule:
     # from the graph, and fake tensors must not stay in the cache.
     torch.clear_autocast_cache()
     try:
-        # Stand-ins, because autograd refuses tensors that were made in inference mode.
-        return record(run, [like(leaf) for tree in trees for leaf in leaves(tree)])
+        return record(run, stand_ins(leaf for tree in trees for leaf in leaves(tree)))
     finally:
         torch.clear_autocast_cache()
 
 
 def record(run: Callable[..., Any], tensors: Sequence[Tensor]) -> GraphModule:
-    """Trace `run(*tensors)` with fake tensors of the same shapes."""
-    _let_autograd_find_devices()
+    """Trace `run(*tensors)`, where the tensors are those of `stand_ins`."""
     # Real tensors that `run` refers to become constants of the graph.
     return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+
+
+def stand_ins(
+    given: Iterable[Tensor], widths: Iterable[int | None] = repeat(None)
+) -> list[Tensor]:
+    """Fake tensors `like` the given ones: copies of a large model would not fit in memory."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # which imports sympy
+
+    _let_autograd_find_devices()
+    # As `make_fx` would make it.
+    with config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        mode = FakeTensorMode(
+            allow_fallback_kernels=True,
+            allow_non_fake_inputs=True,
+            shape_env=ShapeEnv(),
+            static_shapes=True,
+        )
+    with mode:
+        return [like(leaf, width) for leaf, width in zip(given, widths, strict=False)]
 
 
 @cache

@@ -3,14 +3,23 @@
 `programs.py` calls this after `trace.py` and before `rewrite.py`, only for stacks.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter
+from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from flfast.engines.fused.graph.trace import like, record
+from flfast.engines.fused.graph.dataflow import (
+    calls,
+    changes_between,
+    is_call,
+    is_mutable,
+    put,
+    shape,
+)
+from flfast.engines.fused.graph.trace import record, stand_ins
 from flfast.state.vmap_fallback import no_vmap_fallback
 
 aten = torch.ops.aten
@@ -23,20 +32,69 @@ def vmap_graph(
 ) -> GraphModule:
     """The same step for `width` independent clients.
 
-    `module` is the step of one client, and `single` its inputs. Clients have the same inputs where
-    `shared` says so; the others get a leading client axis. The width is at least 2.
+    `module` is the step of one client, and may be changed; `single` are its inputs. Clients have
+    the same inputs where `shared` says so; the others get a leading client axis. The width is at
+    least 2.
 
     Raises:
         RuntimeError: if vmap has no batching rule for an operator.
     """
     axes = tuple(None if same else 0 for same in shared)
-    inputs = [
-        like(leaf, None if same else width) for leaf, same in zip(single, shared, strict=True)
-    ]
+    inputs = stand_ins(single, [None if same else width for same in shared])
+    _leave_out_strides(module.graph)
     run = torch.func.vmap(_VmapInterpreter(module).run_nodes, in_dims=axes, randomness="different")
     # The graph already contains autocast's casts.
     with no_vmap_fallback(), torch.autocast(inputs[0].device.type, enabled=False):
         return record(run, inputs)
+
+
+def _leave_out_strides(graph: Graph) -> None:
+    """Leave out operators that only set strides of axes of size 1; vmap has no rule for them.
+
+    Global pooling of images that are channels last, as in ResNets, has one in its forward pass.
+    Its backward pass copies the gradient into such strides.
+    """
+    for node in calls(graph, aten.as_strided_.default):
+        x: Any = node.args[0]
+        if shape(x) == shape(node) and _same_memory(x, node):
+            node.replace_all_uses_with(x)
+            graph.erase_node(node)
+    for node in calls(graph, aten.copy_.default):
+        view, source, *_ = node.args
+        if not node.users and is_call(view, aten.as_strided.default) and [*view.users] == [node]:
+            _leave_out_copy(graph, node, source)
+
+
+def _leave_out_copy(graph: Graph, copy: Node, source: Any) -> None:
+    """Read a copied gradient from its source, if the copy fills new memory and has its strides."""
+    view: Any = copy.args[0]
+    memory: Any = view.args[0]
+    others = [user for user in memory.users if user is not view]
+    reads = all(is_call(user, aten.as_strided.default) and copy < user for user in others)
+    reads = reads and not any(
+        map(is_mutable, (reader for user in others for reader in user.users))
+    )
+    if not (reads and is_call(memory, aten.new_zeros.default)):
+        return
+    if shape(source) != shape(view) or math.prod(shape(view)) != math.prod(shape(memory)):
+        return
+    if any(not _same_memory(view, user) or changes_between(copy, user) for user in others):
+        return
+    for user in others:
+        put(graph, user, aten.reshape.default, (source, [*shape(user)]))
+    for node in (copy, view, memory):
+        graph.erase_node(node)
+
+
+def _same_memory(left: Node, right: Node) -> bool:
+    """Whether two views of one memory have the same elements in the same order."""
+    return _layout(left.meta["val"]) == _layout(right.meta["val"])
+
+
+def _layout(value: Tensor) -> tuple[Any, ...]:
+    """Sizes and strides of the axes that are longer than 1, then the place in memory."""
+    pairs = zip(value.shape, value.stride(), strict=True)
+    return *(pair for pair in pairs if pair[0] > 1), value.storage_offset()
 
 
 class _VmapInterpreter(Interpreter):

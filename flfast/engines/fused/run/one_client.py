@@ -10,19 +10,18 @@
 """
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import torch
 
 from flfast.algorithms.contract import Context, LocalStage, Measure
-from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.client_data import ClientDataModule
+from flfast.datamodules.stored_examples import StoredExamples
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
 from flfast.engines.fused.graph.skipped_passes import skipped
-from flfast.engines.fused.run.example_rows import ExampleReader, ExampleRows, StoredExamples
+from flfast.engines.fused.run.example_rows import ExampleReader, ExampleRows
 from flfast.engines.fused.run.features import FeatureRows, FrozenLayers
 from flfast.engines.fused.run.step_schedule import (
     Chunk,
@@ -36,12 +35,12 @@ from flfast.engines.fused.run.training_state import (
     TrainingState,
     bare_result,
     step_lr,
-    with_losses,
 )
+from flfast.engines.local_training import TrainedStack
 from flfast.engines.site import ClientStart
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.precision import widest_float
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree
 
 CACHED_EXAMPLES = 64
 """Micro-batch of a full-batch step on the CPU. A small CNN took 177 µs per example with it, and
@@ -60,6 +59,9 @@ class ClientProgram:
             that it trains in.
         stored: all examples.
         measure: (measure, weights, client, context) -> the context with the measure's sums.
+
+    Attributes:
+        state: of the client that trains.
     """
 
     def __init__(
@@ -73,8 +75,8 @@ class ClientProgram:
         self.device = param.device
         self.reader = ExampleReader(stored, dtype=param.dtype, device=param.device)
         self.contexts = ContextCache(param.device)
-        self._state = TrainingState(steps, 1)
-        self._loss_options: Any = {"dtype": self._state.state["loss"].dtype, "device": self.device}
+        self.state = TrainingState(steps, 1)
+        self._loss_options: Any = {"dtype": self.state.state["loss"].dtype, "device": self.device}
         self._skipped = skipped()
         # By stage; the first client decides for all.
         self._exact: dict[int, bool] = {}
@@ -82,19 +84,18 @@ class ClientProgram:
         self._batches: dict[tuple[int, int, float], Tree] = {}
         self._measure, self._measures = measure, measures_before(steps[0].algorithm.stages)
 
-    def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> LocalResult:
-        """Local training of one client; `plans` are those of every stage."""
+    def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> TrainedStack:
+        """Local training of one client, as a stack; `plans` are those of every stage."""
         start.seed_torch()
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
-            self._state.load([start._replace(context=context)])
+            self.state.load([start._replace(context=context)])
             totals = []
             for stage, plan in enumerate(plans):
-                context = self.reach_stage(self._state, 0, stage, start.data.client_id, context)
+                context = self.reach_stage(self.state, 0, stage, start.data.client_id, context)
                 data = start.data.subset(self.steps[stage].stage.share, stage)
                 totals.append(self._train_stage(stage, data, context, plan))
-            context = self.reach_stage(self._state, 0, len(plans), start.data.client_id, context)
-            (final,) = self._state.final_states(1)
+            context = self.reach_stage(self.state, 0, len(plans), start.data.client_id, context)
             num_seen, num_examples, num_steps = zip(*totals, strict=True)
             bare = bare_result(
                 start,
@@ -103,8 +104,8 @@ class ClientProgram:
                 num_examples=max(num_examples),
                 num_steps=sum(num_steps),
             )
-            (bare,) = with_losses([bare], final)
-            return self._state.whole(bare, start, tree_map(itemgetter(0), final))
+        (trained,) = self.state.trained([bare], [start._replace(context=context)])
+        return trained
 
     def reach_stage(
         self, state: TrainingState, place: int, stage: int, client_id: int, context: Context
@@ -137,7 +138,9 @@ class ClientProgram:
         source: ExampleRows | FeatureRows | None = None
         while num_steps != plan.local_steps and num_passes != plan.local_epochs:
             left = None if plan.local_steps is None else plan.local_steps - num_steps
-            chunks = epoch_chunks(size, batching, num_steps=left, exact=exact)
+            chunks = epoch_chunks(
+                size, batching, num_steps=left, exact=exact, at_once=self.reader.at_once
+            )
             stop = chunks[-1].stop
             order = data.next_order()
             if source is None:
@@ -193,8 +196,7 @@ class ClientProgram:
             # The trial reads through its own data module. It must not advance the client's
             # augmentation generator.
             trial = ClientDataModule(data.data, data.client_id, batching=data.batching)
-            state = self._state.slot(0, stage, grads=True)
-            trees = [state, context.trees, self.settings(stage, context)]
+            trees = [self.state.slot(0, stage), context.trees, self.settings(stage, context)]
             rows = self.reader.read(few, trial)
             self._exact[stage] = padding_changes_results(step, trees, rows)
         return self._exact[stage]
@@ -223,7 +225,7 @@ class ClientProgram:
         def bind(span: Span) -> BoundStep:
             key = span._replace(offset=0, num=0)
             if key not in bound_steps:
-                state = self._state.slot(0, stage, grads=span.kind != "whole")
+                state = self.state.slot(0, stage, grads=span.kind != "whole")
                 trees = [state, context.trees, settings, self._batch(span)]
                 bound_steps[key] = BoundStep(self.programs[stage], span.kind, trees)
             return bound_steps[key]

@@ -19,7 +19,7 @@ from flfast.state.plan import Batching
 from flfast.state.tree import Tree, leaves, tree_map
 
 CHUNK_EXAMPLES = 512
-"""Rows read at once: few enough to stay in a core's cache, enough to amortise the gather."""
+"""Rows read at once on the CPU: few enough for a core's cache, enough to amortise the gather."""
 
 
 class Span(NamedTuple):
@@ -65,7 +65,12 @@ class Chunk(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def epoch_chunks(
-    num_examples: int, batching: Batching, *, num_steps: int | None, exact: bool
+    num_examples: int,
+    batching: Batching,
+    *,
+    num_steps: int | None,
+    exact: bool,
+    at_once: int = CHUNK_EXAMPLES,
 ) -> tuple[Chunk, ...]:
     """The chunks of a local epoch.
 
@@ -75,6 +80,7 @@ def epoch_chunks(
         num_steps: largest number of local steps; None takes all.
         exact: keep every batch size; otherwise odd sizes are padded by less than a quarter, so
             that fewer programs are compiled.
+        at_once: rows of a chunk, if its steps have no more.
     """
     epoch = local_epoch(num_examples, batching)
     steps = list(_steps(epoch))[:num_steps]
@@ -92,7 +98,7 @@ def epoch_chunks(
         for start, stop, share in step:
             kind = "whole" if epoch.accumulate == 1 else "accumulate"
             size = stop - start if exact else padded_size(stop - start, batching)
-            if pending and stop - pending[0][0] > max(CHUNK_EXAMPLES, largest):
+            if pending and stop - pending[0][0] > max(at_once, largest):
                 flush()
             pending.append((start, Span(kind, 0, 1, size, stop - start, share)))
         if epoch.accumulate > 1:
@@ -178,7 +184,7 @@ def padding_changes_results(
 
     Args:
         step: the local step.
-        trees: state with `grads`, context and settings; they are not changed.
+        trees: state, context and settings; they are not changed.
         rows: inputs and targets of at least two examples. The last one is the padding. With fewer
             examples the answer is True.
     """
@@ -186,15 +192,35 @@ def padding_changes_results(
     if num < 1:
         return True
     with torch.inference_mode(mode=False):
-        plain, padded = (_step_results(step, trees, rows, num=num, size=num + i) for i in (0, 1))
+        context, settings = (tree_map(_for_autograd, tree) for tree in trees[1:])
+        params = tree_map(torch.clone, trees[0]["params"])
+
+        def results(params: Tree, size: int) -> list[Tensor]:
+            given = [{**trees[0], "params": params}, context, settings]
+            return _step_results(step, given, rows, num=num, size=size)
+
+        plain = results(params, num)
+        # A forward pass may change parameters, as an embedding's `max_norm` does. If none does,
+        # a second copy of a large model is saved.
+        changes = any(leaf._version for leaf in params.values())  # noqa: SLF001 - no public name
+        del params
+        kept = torch.clone if changes else _for_autograd
+        padded = results(tree_map(kept, trees[0]["params"]), num + 1)
     return not all(map(nearly_equal, plain, padded))
+
+
+def _for_autograd(leaf: Tensor) -> Tensor:
+    """The tensor; a copy if autograd refuses it, because it was made in inference mode."""
+    return leaf.clone() if leaf.is_inference() else leaf
 
 
 def _step_results(
     step: LocalStep, trees: Sequence[Tree], rows: Sequence[Tensor], *, num: int, size: int
 ) -> list[Tensor]:
     """Loss, gradients and buffers after a batch of `num` examples padded to `size`."""
-    state, context, settings = (tree_map(torch.clone, tree) for tree in trees)
+    state, context, settings = trees
+    own = {name: state[name] for name in state if name not in {"params", "optimizer"}}
+    state = {**tree_map(torch.clone, own), "params": state["params"]}
     weights = torch.zeros(size, dtype=state["loss"].dtype, device=state["loss"].device)
     weights[:num] = 1 / num
     count, share = weights.new_tensor([num, 1.0]).unbind()
@@ -208,8 +234,8 @@ def _step_results(
     }
     device = weights.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        step.accumulate(state, context, settings, batch)
-    return [state["loss"], *leaves(state["grads"]), *leaves(state["buffers"])]
+        grads = step.gradients(state, context, settings, batch)
+    return [state["loss"], *grads.values(), *leaves(state["buffers"])]
 
 
 def nearly_equal(left: Tensor, right: Tensor) -> bool:

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 
 from flfast.datamodules.examples import Examples
-from flfast.datamodules.number_range import as_float32, standardised
+from flfast.datamodules.number_range import as_float32
+from flfast.datamodules.preprocessing import Preprocessing
+from flfast.datamodules.sources.table_columns import Fit, RowClients, fit_columns, table_inputs
 from flfast.datamodules.sources.table_files import Columns, read_table
 
 _FILES = {
@@ -22,7 +24,12 @@ _FILES = {
 """Files of the authors' repository, and the columns that they must have."""
 
 
-def tcga_brca(*, root: str, standardise: Literal["none", "all", "client"]) -> Examples:
+def tcga_brca(
+    *,
+    root: str,
+    standardise: Literal["none", "all", "client"],
+    kept: Preprocessing | None = None,
+) -> Examples:
     """Inputs float32 [N, 39], in the order of `brca.csv`; targets are days and deaths [N, 2].
 
     A client is the region of the patients' hospitals. The test examples are those of the
@@ -52,20 +59,22 @@ def tcga_brca(*, root: str, standardise: Literal["none", "all", "client"]) -> Ex
         owner.append(int(number))
         names.setdefault(int(number), region[center[0]])
     inputs = chosen.free(_FILES["brca.csv"])
-    values = np.stack([chosen.numbers(name) for name in inputs], axis=1)
     held_out, group = np.array(is_test), np.array(owner)
-    if standardise != "none":
-        own = group if standardise == "client" else None
-        values = standardised(values, is_training=~held_out, group=own, names=inputs)
+    clients = None
+    if standardise == "client":
+        clients = RowClients(group, [names.get(k, str(k)) for k in range(max(names) + 1)])
+    fit = Fit(~held_out, standardise != "none", clients)
+    columns = (kept.columns if kept else None) or fit_columns(chosen, inputs, [], fit)
     targets = np.stack([chosen.numbers("T"), chosen.numbers("E")], axis=1)
     return Examples(
-        inputs=torch.from_numpy(as_float32(f"data.root={root}", values)),
+        inputs=torch.from_numpy(table_inputs(chosen, columns, clients)),
         targets=torch.from_numpy(as_float32(f"data.root={root}", targets)),
         num_classes=1,
         is_test=held_out,
         owner=group,
         task="survival",
         input_names=tuple(inputs),
+        columns=columns,
         client_names=tuple(names[number] for number in sorted(names)),
     )
 
