@@ -179,7 +179,7 @@ class ReusedTrainer:
             raise
 
     def _place(self, module: L.LightningModule) -> None:
-        """Move a module to the device. Lightning moves the part that it trains, a user's module."""
+        """Move a module to the device. Lightning moves only the part that it trains."""
         sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
         if not sharded and next(module.parameters()).device != self.device:
             module.to(self.device)
