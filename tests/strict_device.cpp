@@ -18,6 +18,7 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -27,6 +28,15 @@ constexpr auto TYPE = c10::DeviceType::PrivateUse1;
 const c10::Device DEVICE(TYPE, 0);
 
 bool refuses_doubles = false;
+
+// What is told of a read of the device's memory: its bytes. It may call Python.
+using Listener = void (*)(int64_t);
+
+Listener on_host_copy = nullptr;
+
+void tell_of_host_copy(int64_t bytes) {
+  if (on_host_copy) on_host_copy(bytes);
+}
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
@@ -73,6 +83,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::Device getDeviceFromPtr(void*) const override { return DEVICE; }
+  // The host's memory is pinned by its nature.
+  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  bool isPinnedPtr(const void*) const override { return false; }
 };
 
 void check_type(c10::ScalarType type) {
@@ -115,6 +128,7 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+  if (from.device().type() == TYPE && to.is_cpu()) tell_of_host_copy(from.nbytes());
   on_cpu(to).copy_(on_cpu(from));
   return to;
 }
@@ -124,7 +138,10 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, false);
 }
 
-at::Scalar local_scalar(const at::Tensor& tensor) { return on_cpu(tensor).item(); }
+at::Scalar local_scalar(const at::Tensor& tensor) {
+  tell_of_host_copy(tensor.nbytes());
+  return on_cpu(tensor).item();
+}
 
 at::Tensor& set_storage(
     at::Tensor& tensor, at::Storage source, int64_t offset, c10::IntArrayRef size,
@@ -243,6 +260,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
 }
 
 } // namespace
+
+extern "C" void strict_listen(Listener listener) { on_host_copy = listener; }
 
 TORCH_LIBRARY(strict, library) {
   static Hooks hooks;

@@ -7,12 +7,16 @@ tests of one rank on the device: the Trainers of their federations are on it ins
 Autograd has a thread for the device, so that processes that import this file cannot be forked.
 """
 
+import ctypes
 import fcntl
 import hashlib
 import shutil
 import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import lightning as L
 import pytest
@@ -59,7 +63,8 @@ def module():
     return found
 
 
-torch.ops.load_library(str(library()))
+_LIBRARY = str(library())
+torch.ops.load_library(_LIBRARY)
 torch.utils.rename_privateuse1_backend("strict")
 torch._register_device_module("strict", module())
 torch.utils.generate_methods_for_privateuse1_backend()
@@ -67,6 +72,73 @@ torch.utils.generate_methods_for_privateuse1_backend()
 # so on request only.
 torch.__future__.set_swap_module_params_on_conversion(True)
 DEVICE = torch.device("strict", 0)
+
+
+class HostCopy(NamedTuple):
+    """A read of the device's memory by the host, as `.cpu()`, `.item()` and `if tensor:` are.
+
+    Attributes:
+        num_bytes: its size.
+        callers: functions that led to it, the innermost first, as `engines/delivery.py:_changes`.
+    """
+
+    num_bytes: int
+    callers: tuple[str, ...]
+
+
+PACKAGE = Path(__file__).parent.parent / "flfast"
+_copies: list[list[HostCopy]] = []
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int64)
+def _on_host_copy(num_bytes):
+    frame, callers = sys._getframe(), []
+    while frame := frame.f_back:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE):
+            callers.append(f"{path.relative_to(PACKAGE)}:{frame.f_code.co_name}")
+    for found in _copies:
+        found.append(HostCopy(num_bytes, tuple(callers)))
+
+
+ctypes.CDLL(_LIBRARY).strict_listen(_on_host_copy)
+
+
+@contextmanager
+def host_copies():
+    """A list, to which each copy from the device to the host is added meanwhile."""
+    found: list[HostCopy] = []
+    _copies.append(found)
+    try:
+        yield found
+    finally:
+        # By identity: lists of equal copies are equal.
+        _copies[:] = [other for other in _copies if other is not found]
+
+
+class CopiesByRound:
+    """A callback that keeps the host copies of each round: of training, and of evaluation.
+
+    Attributes:
+        trained: copies from the start of a round until its server step is done, one list a round.
+        evaluated: copies from there to the round's end, likewise.
+    """
+
+    def __init__(self):
+        self.trained, self.evaluated, self._listening = [], [], ExitStack()
+
+    def on_round_start(self, federation, *_):
+        self._keep(self.trained)
+
+    def on_round_trained(self, federation, *_):
+        self._keep(self.evaluated)
+
+    def on_run_end(self, federation):
+        self._listening.close()
+
+    def _keep(self, rounds):
+        self._listening.close()
+        rounds.append(self._listening.enter_context(host_copies()))
 
 
 class StrictAccelerator(Accelerator):

@@ -5,8 +5,6 @@ A job applies them in its own process; see `patching.put`. One that is built goe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -16,15 +14,11 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 
 from benchmarks.gpu.patching import put
-from flfast.channel.reduction import MeanReduction
-from flfast.engines import delivery
 from flfast.engines.fused.graph import vmapped
 from flfast.engines.fused.graph.cuda_graphs import CudaGraphs
-from flfast.engines.fused.run.training_state import TrainingState
 from flfast.lit import trainers
 from flfast.lit.trainers import ReusedTrainer
 from flfast.output.callbacks.monitor import Monitor
-from flfast.state.tree import Tree, joined, leaves, part_of, to_host, tree_map
 
 _aten = torch.ops.aten
 
@@ -100,45 +94,6 @@ def no_monitor() -> None:
     put(Monitor, "on_client_end", lambda *_: None)
 
 
-def sum_on_device() -> None:
-    """A stack's changes are made and summed on the device; one vector goes to the host."""
-    whole, combine = TrainingState.whole, MeanReduction.combine
-
-    def final_states(self: TrainingState, num: int) -> Iterator[Tree]:
-        with torch.inference_mode():
-            part = tree_map(itemgetter(slice(0, num)), self.state)
-        yield part
-
-    def changes(trained: Any) -> tuple[Tensor, Tree]:
-        starts = joined(*(result.context.start for result in trained.bare))
-        starts = part_of(starts, trained.weights)
-        leaf = next(leaves(trained.weights))
-        sizes = [each[0].numel() for each in leaves(trained.weights)]
-        rows = torch.empty(len(trained.bare), sum(sizes), dtype=leaf.dtype, device=leaf.device)
-        columns = iter(rows.split(sizes, dim=1))
-
-        def change(end: Tensor, start: Tensor) -> Tensor:
-            return torch.sub(end, start.to(leaf.device), out=next(columns).view(end.shape))
-
-        with torch.no_grad():
-            tree_map(change, trained.weights, starts)
-        return rows, tree_map(itemgetter(0), trained.weights)
-
-    def combined(self: MeanReduction, *args: Any) -> Any:
-        found = combine(self, *args)
-        if found.mean is None:
-            return found
-        return found._replace(mean=tree_map(torch.Tensor.cpu, found.mean))
-
-    def kept(self: TrainingState, bare: Any, start: Any, final: Tree) -> Any:
-        return whole(self, bare, start, to_host(final))
-
-    put(TrainingState, "final_states", final_states)
-    put(TrainingState, "whole", kept)
-    put(delivery, "_changes", changes)
-    put(MeanReduction, "combine", combined)
-
-
 def batched_products() -> None:  # noqa: C901 - two operators and what they share
     """Stacked convolutions are one batched product of unfolded images, not groups."""
 
@@ -195,4 +150,4 @@ def unfolded(x: Tensor, window: tuple[int, int], padding: Any) -> Tensor:
     return x.permute(order)
 
 
-ALL = (steps_only, batched_products, tf32_products, sum_on_device, no_monitor)
+ALL = (steps_only, batched_products, tf32_products, no_monitor)

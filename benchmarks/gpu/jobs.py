@@ -13,7 +13,7 @@ from benchmarks.gpu.runs import plain, trained
 _F = "engine=fused"
 _WIDE = ("engine.stack=2",)  # a CPU does not stack convolutions by itself
 _KEEP = (cure.keep_workspaces,)
-_STEPS = (cure.steps_only, cure.sum_on_device, cure.no_monitor)
+_STEPS = (cure.steps_only, cure.no_monitor)
 _BF16 = "trainer.precision=bf16-mixed"
 _STACK_1 = "engine.stack=1"
 
@@ -38,7 +38,7 @@ JOBS = (
     Job("W3 eager", 40, trained("W3", 10, "engine=eager", patches=_KEEP), same="W3"),
     Job("W3, steps only", 30, trained("W3", 10, _F, patches=[cure.steps_only]), same="W3"),
     Job(
-        "W3, steps only, sum on device",
+        "W3, steps only, no monitor",
         30,
         trained("W3", 10, _F, patches=_STEPS, cpu_words=_WIDE),
         same="W3",

@@ -70,10 +70,19 @@ class Channel:
     @property
     def is_direct(self) -> bool:
         """Whether every upload arrives as `finish` made it, and counts by its own weight."""
-        clips = self.clip_limit, self.server_limit, self.privacy.central_noise
+        return self.only_clips and not self.clips and self.privacy.central_noise is None
+
+    @property
+    def only_clips(self) -> bool:
+        """Whether every upload arrives as `finish` made it, except for `clips`."""
         attack, coded, faults = self.attack, self.compression.encode, self.faults.transit
         changes = attack.upload, attack.collude, coded, faults, self.secure.make_round
-        return all(option is None for option in (*clips, *changes))
+        return not self.privacy.local_multiplier and all(option is None for option in changes)
+
+    @property
+    def clips(self) -> list[float]:
+        """Bounds of an upload's norm: first that of privacy, then the server's."""
+        return [limit for limit in (self.clip_limit, self.server_limit) if limit is not None]
 
     @property
     def clip_limit(self) -> float | None:

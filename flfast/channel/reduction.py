@@ -16,7 +16,7 @@ from flfast.channel.reduced import Reduced, Reduction, Specs
 from flfast.channel.row_reduction import NO_BASIS, Basis, RowReduction
 from flfast.distributed.world import World, gather, reduce_mean, spec
 from flfast.state.stack import check_same_leaves, structure
-from flfast.state.tree import Tree, WeightedMean, tree_map
+from flfast.state.tree import Tree, WeightedMean, to_host, tree_map
 
 
 def reduction_for(
@@ -126,16 +126,26 @@ def _ratio(value: Tensor, over: Tensor) -> Tensor:
 
 
 class MeanReduction:
-    """The weighted mean, in the memory of one upload. See `Reduction`."""
+    """The weighted mean, in the memory of one upload. See `Reduction`.
+
+    The sum is on the device of the uploads, the mean on the CPU.
+    """
 
     def __init__(self) -> None:
         self._mean = WeightedMean()
         self._structure: Hashable | None = None
+        self._weights: dict[int, float] = {}
 
     def add(self, client_id: int, upload: Tree, weight: float) -> None:
         """See `Reduction`."""
         self._check(client_id, upload)
         self._mean.add(upload, weight)
+        self._weights[client_id] = weight
+
+    def withdraw(self, client_id: int) -> None:
+        """Take back an upload of zeros that was added."""
+        del self._weights[client_id]
+        self._mean.weight = sum(self._weights.values(), 0.0)
 
     def add_rows(
         self, clients: Sequence[int], rows: Sequence[Tensor], like: Tree, weights: Sequence[float]
@@ -158,4 +168,4 @@ class MeanReduction:
     def combine(self, world: World, specs: Specs | None = None) -> Reduced:
         """See `Reduction`."""
         mean = self._mean if specs is None else reduce_mean(world, self._mean, specs[0])
-        return Reduced(mean.result() if mean.weight else None)
+        return Reduced(to_host(mean.result()) if mean.weight else None)

@@ -10,9 +10,12 @@ from flfast.channel.aggregations.aggregation import Aggregation, Combined, Known
 from flfast.channel.reduced import Reduced, Specs
 from flfast.distributed.world import World, all_reduce, spec
 from flfast.models.adapters.layer_names import layer_of
+from flfast.state.precision import has_room, widest_float
 from flfast.state.stack import check_same_leaves
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, leaves, to_host, tree_map
 from flfast.state.vector import from_vectors, to_vectors, vector_sizes
+
+CPU = torch.device("cpu")
 
 
 class Basis(NamedTuple):
@@ -39,7 +42,8 @@ class RowReduction:
     Rows are in the order of the cohort, so that every number of ranks gives the same result.
     Counts, such as local steps and BatchNorm's batches, are no part of the rows. Their result is
     the median over the uploads that the rule selected (the lower of the two middle values).
-    `counted` are the names of the parts that are counts.
+    `counted` are the names of the parts that are counts. Rows are on the device of the uploads,
+    where the rule combines them if it can; the result is on the CPU.
     """
 
     def __init__(
@@ -65,13 +69,21 @@ class RowReduction:
         self._learned[place], self._counted[place] = learned, counted
         self._present[place], self._weights[place] = 1, weight
 
+    def withdraw(self, client_id: int) -> None:
+        """Take back an upload that was added."""
+        self._present[self._place[client_id]] = 0
+
     def _allocate(self, like: Tree) -> None:
         """Allocate the rows, unless an earlier upload did."""
         if self._like is None:
-            self._like = like
+            self._like = spec(like)
             num, sizes = len(self._cohort), vector_sizes(like, self._is_counted)
-            self._learned = torch.zeros(num, sizes.learned, dtype=sizes.dtype)
-            self._counted = torch.zeros(num, sizes.counted, dtype=torch.float64)
+            num_bytes = num * sizes.learned * sizes.dtype.itemsize
+            device = next((x.device for x in leaves(like) if not x.is_meta), CPU)
+            there = device if has_room(num_bytes, device) else CPU
+            self._learned = torch.zeros(num, sizes.learned, dtype=sizes.dtype, device=there)
+            wide = widest_float(device)
+            self._counted = torch.zeros(num, sizes.counted, dtype=wide, device=device)
 
     def specs(self) -> list[Tree | None]:
         """See `Reduction`."""
@@ -99,6 +111,8 @@ class RowReduction:
             found = self._combined(learned, present, like)
         else:  # all that is learned reaches the server in rows: there is nothing to select by
             found = Combined(learned[0], torch.ones(num, dtype=torch.bool), self._basis.memory)
+        host = to_host({**found._asdict(), "counted": counted})
+        counted, found = host.pop("counted"), Combined(**host)
         left_out = frozenset(self._cohort[present][~found.used].tolist())
         if len(left_out) == num:
             shortage = f"{self._rule.name} uses none of {num} uploads"
@@ -114,7 +128,9 @@ class RowReduction:
         """The rule's result for the rows [K, D] that are present."""
         rule, basis = self._rule, self._basis
         assert rule.combine is not None
-        args: list[Tensor | Known] = [rows, self._weights[present]]
+        if not rule.on_device or widest_float(rows.device) != torch.float64:
+            rows = rows.cpu()
+        args: list[Tensor | Known] = [rows, self._weights[present].to(rows.device)]
         if rule.asks:
             layout = Layout(
                 basis.num_clients, rows.shape[1], last_layer(like, self._is_counted), rows.dtype
@@ -126,6 +142,8 @@ class RowReduction:
             if rule.trusted:
                 own = {name: basis.trusted[name] for name in like}
                 trusted = to_vectors(own, self._is_counted)[0]
+            memory = tree_map(lambda leaf: leaf.to(rows.device), memory)
+            trusted = trusted.to(rows.device)
             args.append(Known(layout, self._cohort[present], memory, trusted))
         found: Combined = rule.combine(*args)
         return found
@@ -151,4 +169,4 @@ def last_layer(upload: Tree, counted: Collection[str]) -> slice:
 
 def _rows(part: Tensor, present: Tensor) -> Tensor:
     """The rows that are present; avoids a copy where all are."""
-    return part if bool(present.all()) else part[present]
+    return part if bool(present.all()) else part[present.to(part.device)]

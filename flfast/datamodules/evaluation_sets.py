@@ -60,8 +60,9 @@ class EvaluationPart(L.LightningDataModule):
             self.clients = owner[np.flatnonzero(np.diff(owner, prepend=-1))].tolist()
 
     def test_dataloader(self) -> EvalLoader:
-        """This rank's batches of the pass."""
-        return self.data.eval_loader(self.indices, self.owner, self._rank_share)
+        """This rank's batches of the pass, on the Trainer's device if the examples are there."""
+        device = None if self.trainer is None else self.trainer.strategy.root_device
+        return self.data.eval_loader(self.indices, self.owner, self._rank_share, device=device)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Normalise the batch on its device, with the trigger if there is one."""

@@ -23,6 +23,7 @@ from flfast.datamodules.examples import ClientIndices, Examples
 from flfast.datamodules.fetching import Loading, make_fetch
 from flfast.datamodules.own_samples import as_samples
 from flfast.datamodules.splits import Split, hold_out
+from flfast.datamodules.stored_examples import StoredExamples
 from flfast.state.plan import Batching
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree
@@ -54,6 +55,7 @@ class Population(L.LightningDataModule):
 
     Attributes:
         examples: all N examples, as clients have them.
+        stored: the same, for devices.
         splits: `train`, `val` and `test` by client: every example except the dataset's own
             central test set, the server's examples, and those that `split.few_shot` leaves out.
         central_test: examples of the central test set, int64. Without a test set of the dataset,
@@ -92,6 +94,7 @@ class Population(L.LightningDataModule):
         self._given = self.examples = examples
         if self.loading.samples and examples.task != "module":
             self.examples = as_samples(examples)
+        self.stored = StoredExamples(self.examples)
         self._fetch = make_fetch(self.examples, self.loading)
         # Separate workers: a validation pass may run in the middle of a local epoch.
         self._fetch_eval = make_fetch(self.examples, self.loading)
@@ -175,13 +178,20 @@ class Population(L.LightningDataModule):
         return self.eval_loader(self.central_test)
 
     def eval_loader(
-        self, indices: np.ndarray, owner: np.ndarray | None = None, rank_share: RankShare = WHOLE
+        self,
+        indices: np.ndarray,
+        owner: np.ndarray | None = None,
+        rank_share: RankShare = WHOLE,
+        *,
+        device: torch.device | None = None,
     ) -> EvalLoader:
-        """Evaluation batches of the given examples; for the arguments see `EvalLoader`."""
-        size = self.loading.eval_batch_size
-        return EvalLoader(
-            self._fetch_eval, indices, batch_size=size, owner=owner, rank_share=rank_share
-        )
+        """Evaluation batches of the given examples; for the arguments see `EvalLoader`.
+
+        They are on the `device` if training keeps the examples there; otherwise on the CPU.
+        """
+        size, fetch = self.loading.eval_batch_size, device and self.stored.fetch(device)
+        fetch = fetch or self._fetch_eval
+        return EvalLoader(fetch, indices, batch_size=size, owner=owner, rank_share=rank_share)
 
     def server_examples(self, dtype: torch.dtype) -> Tree:
         """All of the server's `inputs` [P, ...], transformed to a data type, and `targets`.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 from operator import itemgetter
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -20,14 +21,23 @@ from flfast.algorithms.contract.downloads import Downloads, Order
 from flfast.channel.channel import Channel
 from flfast.channel.reduced import Reduced, Reduction, Specs
 from flfast.channel.reduction import MeanReduction
+from flfast.channel.row_reduction import RowReduction
 from flfast.channel.sent import NOT_SELECTED, ClientReport, LocalResult, Sender, Sent, report_of
-from flfast.channel.sides import DIVERGED, ClientSide, ServerSide
+from flfast.channel.sides import CLIPPED, DIVERGED, ClientSide, ServerSide
 from flfast.distributed.world import World, common_spec, gather
-from flfast.engines.local_training import TrainedStack
+from flfast.engines.local_training import TrainedStack, with_sums
 from flfast.engines.site import Site
+from flfast.engines.stack_uploads import (
+    WAIT_SECONDS,
+    Waiting,
+    change_rows,
+    device_uploads,
+    finite_rows,
+    known,
+)
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
-from flfast.state.tree import Tree, all_finite, joined, leaves, merge, num_bytes, part_of, tree_map
+from flfast.state.tree import Tree, all_finite, leaves, merge, num_bytes, tree_map
 from flfast.state.vector import from_vectors, learned, to_vectors
 
 
@@ -45,6 +55,7 @@ class Delivery:
         reports: one per client delivered, in order.
         seconds: see `ClientReport`, by client, as far as measured.
         colluding: (result, upload, new state) of attackers who wait for each other.
+        waiting: stacks whose uploads were added on a GPU, and are not reported yet.
     """
 
     site: Site
@@ -56,6 +67,7 @@ class Delivery:
     reports: list[ClientReport] = field(default_factory=list)
     seconds: dict[int, float] = field(default_factory=dict)
     colluding: list[tuple[LocalResult, Tree, Tree]] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
 
     @cached_property
     def _client(self) -> ClientSide:
@@ -66,16 +78,15 @@ class Delivery:
         return ServerSide(self.site.algorithm, self.channel)
 
     @cached_property
-    def _sums_rows(self) -> MeanReduction | None:
-        """The reduction, if it only sums changes that arrive as they are, and nothing is kept."""
+    def _adds_changes(self) -> bool:
+        """Whether uploads are changes that are at most clipped, and clients keep nothing."""
         orders = self.downloads.orders.values()
-        adds = (
-            self.channel.is_direct
+        return (
+            self.channel.only_clips
             and self.site.algorithm.uploads_changes
             and not self.site.keeps_states
             and not any(order.mixes or order.scale != 1 for order in orders)
         )
-        return self.reduction if adds and isinstance(self.reduction, MeanReduction) else None
 
     def for_site(self, site: Site) -> "Delivery":
         """This delivery, for clients with the model of another site; reports are shared."""
@@ -89,12 +100,18 @@ class Delivery:
         """Keep each client's new state, add its upload to the reduction, and report.
 
         Changes of a stack that are only summed are added at once. The numbers are those of one
-        client after another, to the last bit.
+        client after another, to the last bit. On a GPU changes may also be clipped, or combined
+        by a robust rule; they stay there, and their reports wait.
         """
-        if isinstance(results, TrainedStack) and self._sums_rows is not None:
-            types = {leaf.dtype for leaf in leaves(results.weights)}
-            if types in ({torch.float32}, {torch.float64}):  # summed in their own type
-                self._add_rows(results, self._sums_rows)
+        if isinstance(results, TrainedStack) and self._adds_changes:
+            weights, reduction = [*leaves(results.weights)], self.reduction
+            if not weights[0].is_cpu and isinstance(reduction, MeanReduction | RowReduction):
+                self._add_there(results, reduction)
+                return
+            types = {leaf.dtype for leaf in weights}
+            short = types in ({torch.float32}, {torch.float64})  # summed in their own type
+            if short and self.channel.is_direct and isinstance(reduction, MeanReduction):
+                self._add_rows(results, reduction)
                 return
         for result in results:
             self._deliver(result)
@@ -114,17 +131,45 @@ class Delivery:
             self._send(result, self._client.protect(result, upload, sender), state)
 
     def _add_rows(self, trained: TrainedStack, reduction: MeanReduction) -> None:
-        together, like = _changes(trained)
-        rows, finite = together.unbind(), _finite_rows(together)
-        sent = [self._client.plain(result, like) for result in trained.bare]
-        places = [i for i, r in enumerate(trained.bare) if finite[i] and isfinite(r.loss_sum)]
-        clients = [trained.bare[i].client_id for i in places]
+        together, like = change_rows(trained)
+        rows, finite = together.unbind(), finite_rows(together)
+        logged = {name: sums.tolist() for name, sums in trained.final["logged"].items()}
+        results = with_sums(trained.bare, trained.final["loss"].tolist(), logged)
+        sent = [self._client.plain(result, like) for result in results]
+        places = [i for i, r in enumerate(results) if finite[i] and isfinite(r.loss_sum)]
+        clients = [results[i].client_id for i in places]
         weights = [sent[i].weight for i in places]
         reduction.add_rows(clients, [rows[i] for i in places], like, weights)
         arrived, size = set(places), num_bytes(like)
-        for place, result in enumerate(trained.bare):
+        for place, result in enumerate(results):
             report = report_of(result.client_id, sent[place], size)
             self._report(report if place in arrived else report.refused(DIVERGED))
+
+    def _add_there(self, trained: TrainedStack, reduction: MeanReduction | RowReduction) -> None:
+        """Add the uploads of a stack where it trained, without waiting for the device."""
+        counted = self.site.algorithm.counted
+        uploads, facts = device_uploads(trained, counted, self.channel.clips)
+        for place, result in enumerate(trained.bare):
+            upload = tree_map(itemgetter(place), uploads)
+            weight = self._client.plain(result, upload).weight
+            reduction.add(result.client_id, upload, weight)
+        size = num_bytes(uploads) // len(trained.bare)
+        self.waiting.append(Waiting(trained.bare, size, facts, perf_counter()))
+        if perf_counter() - self.waiting[0].since > WAIT_SECONDS:
+            self._report_waiting()
+
+    def _report_waiting(self) -> None:
+        """Report the uploads that were added on a GPU, and take those back that diverged."""
+        for result, size, arrived, is_clipped in known(self.waiting):
+            report = report_of(result.client_id, self._client.plain(result, {}), size)
+            if not arrived:
+                assert isinstance(self.reduction, MeanReduction | RowReduction)
+                self.reduction.withdraw(result.client_id)
+                report = report.refused(DIVERGED)
+            elif is_clipped:
+                report = report._replace(reason=CLIPPED)
+            self._report(report)
+        self.waiting.clear()
 
     def close(self, world: World) -> list[ClientReport]:
         """Deliver the uploads of attackers who collude, after all others; collective.
@@ -132,6 +177,7 @@ class Delivery:
         Returns:
             The reports of all clients delivered.
         """
+        self._report_waiting()
         if self.channel.attack.collude is not None:
             self._collude(world, self.channel.attack.collude)
         return [r._replace(seconds=self.seconds.get(r.client_id, 0.0)) for r in self.reports]
@@ -219,32 +265,6 @@ class Delivery:
     def _report(self, report: ClientReport) -> None:
         self.reports.append(report)
         self.on_client(report)
-
-
-def _changes(trained: TrainedStack) -> tuple[Tensor, Tree]:
-    """`Context.change` of every client's weights: rows [S, D], and a tree like one of them."""
-    starts = joined(*(result.context.start for result in trained.bare))
-    starts = part_of(starts, trained.weights)
-    sizes = [leaf[0].numel() for leaf in leaves(trained.weights)]
-    rows = torch.empty(len(trained.bare), sum(sizes), dtype=next(leaves(trained.weights)).dtype)
-    columns = iter(rows.split(sizes, dim=1))
-    with torch.no_grad():
-        tree_map(
-            lambda end, start: torch.sub(end, start, out=next(columns).view(end.shape)),
-            trained.weights,
-            starts,
-        )
-    return rows, tree_map(itemgetter(0), trained.weights)
-
-
-def _finite_rows(rows: Tensor) -> list[bool]:
-    """Whether no number of a row [D] is NaN or infinity, of S rows."""
-    # As in `all_finite`: a sum needs no mask, but may overflow.
-    sums = rows.sum(1).tolist()
-    return [
-        isfinite(total) or bool(row.isfinite().all())
-        for total, row in zip(sums, rows, strict=True)
-    ]
 
 
 class Trained(NamedTuple):

@@ -1,6 +1,6 @@
 """The interface of engines: how one rank trains its clients of a cohort, and what all refuse."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,7 +8,8 @@ from flfast.algorithms.contract import Algorithm, LocalStage
 from flfast.algorithms.contract.downloads import Download
 from flfast.channel.sent import LocalResult
 from flfast.state.plan import RoundPlan
-from flfast.state.tree import Tree
+from flfast.state.tree import Tree, joined, part_of
+from flfast.state.weights import model_weights
 from flfast.tasks.task_type import TaskType
 
 Deliver = Callable[[Iterable[LocalResult]], None]
@@ -19,20 +20,46 @@ Deliver = Callable[[Iterable[LocalResult]], None]
 class TrainedStack:
     """What the clients of a stack have trained to; valid until the next stack trains.
 
-    It iterates over the clients' whole results, in copies.
+    It iterates over the clients' whole results, in copies on the CPU.
 
     Attributes:
-        bare: each client's result, without weights and optimizer state.
-        weights: of all clients, on the CPU, each leaf [S, ...].
+        bare: each client's result, without weights, optimizer state and sums.
+        starts: weights that each client trained from, on the device that trained.
+        final: the clients' state there, each leaf [S, ...]: `params`, `buffers`, and the sums
+            `loss` and `logged`.
         results: gives the whole results one after another.
     """
 
     bare: list[LocalResult]
-    weights: Tree
+    starts: list[Tree]
+    final: Tree
     results: Callable[[], Iterator[LocalResult]]
+
+    @property
+    def weights(self) -> Tree:
+        """Weights of all clients, on the device that trained, each leaf [S, ...]."""
+        return model_weights(self.final)
+
+    @property
+    def start(self) -> Tree:
+        """What they trained from, there; leaves that all clients share have no first axis."""
+        return part_of(joined(*self.starts), self.weights)
 
     def __iter__(self) -> Iterator[LocalResult]:
         return self.results()
+
+
+def with_sums(
+    bare: Sequence[LocalResult], loss: Sequence[float], logged: Mapping[str, Sequence[float]]
+) -> list[LocalResult]:
+    """Bare results with the sums of each client's losses, and of what a module logged."""
+    return [
+        result._replace(
+            loss_sum=loss[place],
+            logged={name: sums[place] / max(result.num_seen, 1) for name, sums in logged.items()},
+        )
+        for place, result in enumerate(bare)
+    ]
 
 
 class LocalTraining(Protocol):

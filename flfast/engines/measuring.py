@@ -71,6 +71,7 @@ class Measuring(NamedTuple):
             yield Batch(**context.facts["public"])
             return
         device = self.trainer.strategy.root_device
-        for given in self.data.eval_loader(self.data.train_clients.indices_of(client_id)):
+        indices = self.data.train_clients.indices_of(client_id)
+        for given in self.data.eval_loader(indices, device=device):
             inputs = self.data.examples.transform(moved(given.inputs, device), dtype=like)
             yield given._replace(inputs=inputs, targets=given.targets.to(device))

@@ -42,6 +42,6 @@ def recalibrate_batchnorm(
 def _inputs(site: Site, indices: np.ndarray, device: torch.device) -> Iterator[Tensor]:
     """Batches of inputs [B, ...]; a batch of one is left out, because it has no variance."""
     dtype = next(site.model.parameters()).dtype
-    for batch in site.data.eval_loader(indices):
+    for batch in site.data.eval_loader(indices, device=device):
         if len(batch.targets) > 1 or len(indices) == 1:
             yield site.data.examples.transform(batch.inputs.to(device), dtype=dtype)

@@ -31,6 +31,12 @@ def placed(values: Tensor, device: torch.device, *, copy: bool = False) -> Tenso
     return values.to(device, dtype, copy=copy)
 
 
+def has_room(num_bytes: int, device: torch.device) -> bool:
+    """Whether so many bytes are less than half of a device's free memory, if it tells that."""
+    free_memory = getattr(torch.get_device_module(device), "mem_get_info", None)
+    return free_memory is None or num_bytes < free_memory(device)[0] / 2
+
+
 def to_device(values: np.ndarray, device: torch.device) -> Tensor:
     """Copy an array to a device, asynchronously if that is a GPU."""
     tensor = torch.from_numpy(values)

@@ -174,12 +174,21 @@ def without(tree: Tree, like: Tree) -> Tree:
 
 
 def to_host(tree: Tree) -> Tree:
-    """The tree on the CPU, with one synchronization per GPU. Leaves on the CPU are not copied."""
-    gpus = {leaf.device for leaf in leaves(tree) if leaf.is_cuda}
-    host = tree_map(lambda leaf: leaf.to("cpu", non_blocking=leaf.is_cuda), tree)
-    for gpu in gpus:
-        torch.cuda.current_stream(gpu).synchronize()
-    return host
+    """The tree on the CPU, with one copy per device. Leaves on the CPU are not copied."""
+    away = [leaf for leaf in leaves(tree) if leaf.device.type not in {"cpu", "meta"}]
+    found = {id(leaf): leaf for leaf in leaves(tree)}
+    for device in {leaf.device for leaf in away}:
+        there = [leaf for leaf in away if leaf.device == device]
+        # The widest types come first, so that every leaf begins at a multiple of its width.
+        there.sort(key=Tensor.element_size, reverse=True)
+        packed = torch.cat([leaf.reshape(-1).view(torch.uint8) for leaf in there])
+        host = packed.to("cpu", non_blocking=packed.is_cuda)  # into pinned memory
+        if packed.is_cuda:
+            torch.cuda.current_stream(device).synchronize()
+        parts = host.split([leaf.nbytes for leaf in there])
+        for leaf, part in zip(there, parts, strict=True):
+            found[id(leaf)] = part.view(leaf.dtype).view(leaf.shape)
+    return tree_map(lambda leaf: found[id(leaf)], tree)
 
 
 def num_bytes(tree: Tree) -> int:
@@ -226,7 +235,7 @@ class WeightedMean:
     Attributes:
         weight: sum of the weights.
         total: weighted sum; None before the first tree.
-        like: a tree with the shapes and dtypes of what is added; empty before the first.
+        like: a tree of meta tensors like those that are added; empty before the first.
     """
 
     def __init__(self) -> None:
@@ -267,8 +276,8 @@ class WeightedMean:
 
     def start_at_zero(self, like: Tree) -> None:
         """Start the sum at zero with the shapes of `like`, which may consist of meta tensors."""
-        self.like = like
         self.total = tree_map(_zero_sum, like)
+        self.like = tree_map(lambda leaf: leaf.to("meta"), like)  # a view would keep the rest
 
     def result(self) -> Tree:
         """The mean of the trees added so far, in the memory of their sum, which ends with it.
@@ -278,11 +287,12 @@ class WeightedMean:
         """
         if self.total is None or not self.weight:
             raise ValueError("no upload to average: the sum of weights is 0")
-        total, self.total, self._flat = self.total, None, None
+        total, self.total = self.total, None
         return tree_map(self._mean, total, self.like)
 
     def _mean(self, total: Tensor, like: Tensor) -> Tensor:
-        mean = total.div_(self.weight)
+        # In place, but not in views of a flat sum, which would keep and write all of it.
+        mean = total.div_(self.weight) if self._flat is None else total / self.weight
         # The mean of bfloat16 uploads stays float32: rounding would lose what averaging gained.
         return mean if like.is_floating_point() else nearest_whole(mean).to(like.dtype)
 

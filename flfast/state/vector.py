@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flfast.state.precision import widest_float
 from flfast.state.tree import Tree, leaves, merge, tree_map
 
 _MAX_COUNT = 2.0**31
@@ -39,9 +40,14 @@ def vector_sizes(upload: Tree, counted: Collection[str]) -> Sizes:
 
 
 def to_vectors(upload: Tree, counted: Collection[str]) -> tuple[Tensor, Tensor]:
-    """Copies of the learned leaves [D] and the counts, float64 [I], in the order of the keys."""
+    """Copies of the learned leaves [D] and the counts, float64 [I], in the order of the keys.
+
+    They are on the device of the upload.
+    """
     dtype = vector_sizes(upload, counted).dtype
-    learned, counts = [torch.empty(0, dtype=dtype)], [torch.empty(0, dtype=torch.float64)]
+    device = next((leaf.device for leaf in leaves(upload)), torch.device("cpu"))
+    learned = [torch.empty(0, dtype=dtype, device=device)]
+    counts = [torch.empty(0, dtype=widest_float(device), device=device)]
     for leaf, is_learned in _leaves(upload, counted):
         part = learned if is_learned else counts
         part.append(leaf.flatten().to(part[0].dtype))

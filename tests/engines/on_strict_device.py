@@ -5,13 +5,14 @@
 
 from collections import OrderedDict
 from functools import partial
+from itertools import chain
 
 import pytest
 import torch
 import torch.distributed as dist
 from algorithms_by_name import SAMPLE, algorithm_of, federation_of
 from engine_runs import Replaying, mlp, ran
-from strict_device import DEVICE
+from strict_device import DEVICE, CopiesByRound, host_copies
 
 from flfast.algorithms.fedprox import fedprox
 from flfast.channel.reduction import MeanReduction
@@ -169,3 +170,22 @@ def test_the_engine_says_where_ranks_train(make_data, make_federation, monkeypat
     monkeypatch.setattr(MeanReduction, "combine", spied)
     ran(make_federation(make_data([5, 4]), mlp()), EagerTraining)
     assert seen == [DEVICE]
+
+
+def test_copies_to_the_host_are_counted():
+    tensor = torch.ones(3, device=DEVICE)
+    with host_copies() as found:
+        tensor.cpu(), tensor.tolist(), bool(tensor.all())
+        tensor.to(DEVICE), tensor + 1, torch.ones(3).to(DEVICE)
+    tensor.cpu()
+    assert [copy.num_bytes for copy in found] == [12, 12, 1]
+
+
+@pytest.mark.parametrize("engine", [EagerTraining, FusedTraining])
+def test_copies_to_the_host_are_counted_by_round_and_caller(make_data, make_federation, engine):
+    copies = CopiesByRound()
+    data = make_data([9, 5, 3], num_test=4)
+    ran(make_federation(data, mlp(), rounds=2, callbacks=[copies]), engine)
+    assert len(copies.trained) == len(copies.evaluated) == 2
+    for copy in chain(*copies.trained, *copies.evaluated):
+        assert any(name.startswith(("engines/", "lit/")) for name in copy.callers)

@@ -83,6 +83,9 @@ class Aggregation:
             every rank, and is part of checkpoints. None: the rule remembers nothing.
         trusted: whether it compares uploads with a change of the server's own, which needs
             `split.server_examples`.
+        on_device: whether `combine` may get rows on a GPU, and all else that it gets there except
+            for `Known.clients`. Its results may be there, too. Otherwise the rows are copied to
+            the CPU first.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Aggregation:
     reason: str = ""
     memory: Callable[[Layout], Tree] | None = None
     trusted: bool = False
+    on_device: bool = False
 
     @property
     def asks(self) -> bool:

@@ -37,4 +37,4 @@ def geometric_median(*, iterations: Count, eps: Positive) -> Robust:
                 break
         return Combined(center.to(rows.dtype), torch.ones(len(rows), dtype=torch.bool))
 
-    return Aggregation("geometric_median", combine)
+    return Aggregation("geometric_median", combine, on_device=True)

@@ -30,8 +30,9 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
         num_neighbours = len(rows) - num_byzantine - 2
         scores = krum_scores(squared_distances(rows), num_neighbours)
         used = torch.zeros(len(rows), dtype=torch.bool)
-        used[largest(-scores.numpy(), num_selected or num_neighbours)] = True
-        vector = weighted_sum(rows[used], used[used] / used.sum().double())
+        used[largest(-scores.cpu().numpy(), num_selected or num_neighbours)] = True
+        share = used[used] / used.sum().double()
+        vector = weighted_sum(rows[used.to(rows.device)], share.to(rows.device))
         return Combined(vector.to(rows.dtype), used)
 
     given = "" if num_selected is None else f" aggregation.num_selected={num_selected}"
@@ -40,6 +41,7 @@ def multi_krum(*, num_byzantine: NonNegativeInt, num_selected: Count | None) -> 
         combine,
         min_uploads,
         f"aggregation.num_byzantine={num_byzantine}{given} needs {min_uploads}",
+        on_device=True,
     )
 
 

@@ -20,4 +20,4 @@ def median() -> Robust:
         vector = trimmed_mean_of_rows(rows, (len(rows) - 1) // 2)
         return Combined(vector, torch.ones(len(rows), dtype=torch.bool))
 
-    return Aggregation("median", combine)
+    return Aggregation("median", combine, on_device=True)

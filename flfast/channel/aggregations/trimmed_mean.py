@@ -25,4 +25,4 @@ def trimmed_mean(*, trim: BelowHalf) -> Robust:
         vector = trimmed_mean_of_rows(rows, min(num_trimmed, (len(rows) - 1) // 2))
         return Combined(vector, torch.ones(len(rows), dtype=torch.bool))
 
-    return Aggregation("trimmed_mean", combine)
+    return Aggregation("trimmed_mean", combine, on_device=True)

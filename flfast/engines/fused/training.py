@@ -29,7 +29,6 @@ from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
 from flfast.engines.fused.run.client_stack import StackProgram
-from flfast.engines.fused.run.example_rows import StoredExamples
 from flfast.engines.fused.run.one_client import ClientProgram
 from flfast.engines.fused.run.stack_schedule import (
     group_clients,
@@ -58,7 +57,6 @@ class FusedTraining:
     ) -> None:
         wanted(), skipped()  # raise if the environment names what is unknown
         self._site, self._decided, self._stack = site, decided, stack
-        self._stored = StoredExamples(site.data)
         self._programs: dict[object, StackProgram] = {}
 
     def choose(self, plan: RoundPlan) -> str:
@@ -138,9 +136,9 @@ class FusedTraining:
         stages = self._site.algorithm.training_stages
         plans = [[start.stage_plan(stage) for stage in stages] for start in part]
         if len(part) == 1:
-            result = programs.client.train(part[0], plans[0])
+            alone = programs.client.train(part[0], plans[0])
             with self.outside_precision():
-                deliver([result])
+                deliver(alone)
             return
         for trained in programs.train(part, plans):
             with self.outside_precision():
@@ -153,7 +151,7 @@ class FusedTraining:
             widths = self._decided.setdefault("widths", {})
             known = widths.setdefault(" ".join(map(str, key)), {})
             measure = partial(self.outside_precision()(self._site.measured), plan=plan)
-            client = ClientProgram(self._local_steps(plan), self._stored, measure)
+            client = ClientProgram(self._local_steps(plan), self._site.data.stored, measure)
             self._programs[key] = StackProgram(client, known)
         return self._programs[key]
 

@@ -90,7 +90,7 @@ def test_augmented_bytes_are_gathered_on_the_device(make_data, make_federation):
 
     fused = assert_engines_agree(make, stack=3, engine=Replaying, tol=1e-8)
     device = torch.device("cuda", 0)
-    assert fused.engine.training._stored.on_device(device)[0].device == device
+    assert fused.engine.site.data.stored.on_device(device)[0].device == device
 
 
 def test_recorded_dropout_draws_what_unrecorded_dropout_draws(make_data, make_federation):

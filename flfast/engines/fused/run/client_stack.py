@@ -10,15 +10,13 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from operator import itemgetter
+from functools import cache
 from typing import Literal
 
 import numpy as np
 import torch
 
 from flfast.algorithms.contract import Context
-from flfast.channel.sent import LocalResult
 from flfast.datamodules.client_data import ClientDataModule
 from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.programs import BoundStep
@@ -33,13 +31,12 @@ from flfast.engines.fused.run.stack_schedule import (
     read_groups,
     stack_spans,
 )
-from flfast.engines.fused.run.training_state import TrainingState, bare_result, with_losses
+from flfast.engines.fused.run.training_state import TrainingState, bare_result
 from flfast.engines.local_training import TrainedStack
 from flfast.engines.site import ClientStart
 from flfast.state.plan import RoundPlan
 from flfast.state.precision import to_device
 from flfast.state.tree import Tree, joined, tree_map
-from flfast.state.weights import model_weights
 
 ROWS_PER_READ = {"cpu": 512, "cuda": 8192}
 """Rows that one gather reads: few enough for a core's cache, enough to occupy a GPU."""
@@ -121,7 +118,8 @@ class StackProgram:
         return all(agree(weights, expected, nearby=nearby) for weights in stacked)
 
     def _train_alone(self, start: ClientStart, plans: Sequence[RoundPlan]) -> TrialSteps:
-        return TrialSteps(start.context.start, self.client.train(start, plans).done.weights)
+        (result,) = self.client.train(start, plans)
+        return TrialSteps(start.context.start, result.done.weights)
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
@@ -166,13 +164,8 @@ class StackProgram:
                 stack, contexts, seen.tolist(), by_client, strict=True
             )
         ]
-        stop = 0
-        for final in self._state.final_states(len(stack)):
-            members = slice(stop, stop + len(final["loss"]))
-            results = with_losses(bare[members], final)
-            copies = partial(self._copies, results, stack[members], final)
-            yield TrainedStack(results, model_weights(final), copies)
-            stop = members.stop
+        pairs = zip(stack, contexts, strict=True)
+        yield from self._state.trained(bare, [s._replace(context=c) for s, c in pairs])
 
     def _load(self, stack: Sequence[ClientStart], round_idx: int) -> list[Context]:
         """Write the clients' starts into the training state; returns contexts on its device."""
@@ -192,13 +185,6 @@ class StackProgram:
             self.client.reach_stage(self._state, place, stage, client_id, context)
             for place, (client_id, context) in enumerate(zip(ids, contexts, strict=True))
         ]
-
-    def _copies(
-        self, bare: list[LocalResult], starts: Sequence[ClientStart], final: Tree
-    ) -> Iterator[LocalResult]:
-        """See `TrainedStack.results`."""
-        for place, (result, start) in enumerate(zip(bare, starts, strict=True)):
-            yield self._state.whole(result, start, tree_map(itemgetter(place), final))
 
     def _run(
         self,

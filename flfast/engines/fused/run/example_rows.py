@@ -5,46 +5,17 @@ come next, and the bound steps of `graph/programs.py`, which read them. A random
 wherever it is read, so rows are gathered in one call instead of one call per step.
 """
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from flfast.datamodules.client_data import ClientDataModule
-from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.samples import StackedSamples, flatten, moved
+from flfast.datamodules.stored_examples import StoredExamples
 from flfast.engines.fused.graph.local_step import LEAF
 from flfast.engines.fused.graph.programs import BoundStep
 from flfast.state.precision import to_device
 from flfast.state.tree import Tree
-
-
-class StoredExamples:
-    """All examples as they are stored in memory; kept on a GPU if they fit beside the model."""
-
-    def __init__(self, data: FederatedDataModule) -> None:
-        self._examples = data.examples
-        self.on_device = lru_cache(maxsize=None)(self._on_device)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the rows: of samples, one for each tensor of a sample."""
-        inputs = self._examples.inputs
-        if isinstance(inputs, StackedSamples):
-            return *(f"{LEAF}{place}" for place in range(len(inputs.leaves))), "targets"
-        return "inputs", "targets"
-
-    def _on_device(self, device: torch.device) -> tuple[Tensor | StackedSamples, Tensor]:
-        """Inputs and targets [N, ...], on the device if they fit, otherwise on the CPU."""
-        inputs, targets = self._examples.inputs, self._examples.targets
-        assert isinstance(inputs, Tensor | StackedSamples)
-        free_memory = getattr(torch.get_device_module(device), "mem_get_info", None)
-        if free_memory is not None:
-            free, _ = free_memory(device)
-            if inputs.nbytes + targets.nbytes < free / 2:
-                inputs, targets = inputs.to(device), targets.to(device)
-        return inputs, targets
 
 
 class ExampleReader:
@@ -54,7 +25,14 @@ class ExampleReader:
         self, stored: StoredExamples, *, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._stored, self._dtype, self._device = stored, dtype, device
-        self.names = stored.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rows: of samples, one for each tensor of a sample."""
+        inputs, _ = self._stored.on_device(self._device)
+        if isinstance(inputs, StackedSamples):
+            return *(f"{LEAF}{place}" for place in range(len(inputs.leaves))), "targets"
+        return "inputs", "targets"
 
     def read(self, order: np.ndarray, data: ClientDataModule, padding: int = 0) -> list[Tensor]:
         """Inputs [M, ...] and targets [M, ...] of a client's examples, augmented; see `names`.

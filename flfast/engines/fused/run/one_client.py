@@ -10,19 +10,18 @@
 """
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import torch
 
 from flfast.algorithms.contract import Context, LocalStage, Measure
-from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
 from flfast.datamodules.client_data import ClientDataModule
+from flfast.datamodules.stored_examples import StoredExamples
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.programs import BoundStep, StepPrograms
 from flfast.engines.fused.graph.skipped_passes import skipped
-from flfast.engines.fused.run.example_rows import ExampleReader, ExampleRows, StoredExamples
+from flfast.engines.fused.run.example_rows import ExampleReader, ExampleRows
 from flfast.engines.fused.run.features import FeatureRows, FrozenLayers
 from flfast.engines.fused.run.step_schedule import (
     Chunk,
@@ -36,12 +35,12 @@ from flfast.engines.fused.run.training_state import (
     TrainingState,
     bare_result,
     step_lr,
-    with_losses,
 )
+from flfast.engines.local_training import TrainedStack
 from flfast.engines.site import ClientStart
 from flfast.state.plan import Batching, RoundPlan
 from flfast.state.precision import widest_float
-from flfast.state.tree import Tree, tree_map
+from flfast.state.tree import Tree
 
 CACHED_EXAMPLES = 64
 """Micro-batch of a full-batch step on the CPU. A small CNN took 177 µs per example with it, and
@@ -85,8 +84,8 @@ class ClientProgram:
         self._batches: dict[tuple[int, int, float], Tree] = {}
         self._measure, self._measures = measure, measures_before(steps[0].algorithm.stages)
 
-    def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> LocalResult:
-        """Local training of one client; `plans` are those of every stage."""
+    def train(self, start: ClientStart, plans: Sequence[RoundPlan]) -> TrainedStack:
+        """Local training of one client, as a stack; `plans` are those of every stage."""
         start.seed_torch()
         (context,) = self.contexts.on_device([start.context], plans[0].round_idx)
         with torch.inference_mode():
@@ -97,7 +96,6 @@ class ClientProgram:
                 data = start.data.subset(self.steps[stage].stage.share, stage)
                 totals.append(self._train_stage(stage, data, context, plan))
             context = self.reach_stage(self.state, 0, len(plans), start.data.client_id, context)
-            (final,) = self.state.final_states(1)
             num_seen, num_examples, num_steps = zip(*totals, strict=True)
             bare = bare_result(
                 start,
@@ -106,8 +104,8 @@ class ClientProgram:
                 num_examples=max(num_examples),
                 num_steps=sum(num_steps),
             )
-            (bare,) = with_losses([bare], final)
-            return self.state.whole(bare, start, tree_map(itemgetter(0), final))
+        (trained,) = self.state.trained([bare], [start._replace(context=context)])
+        return trained
 
     def reach_stage(
         self, state: TrainingState, place: int, stage: int, client_id: int, context: Context

@@ -15,6 +15,7 @@ from flfast.algorithms.contract import Context, Finished, LocalStage
 from flfast.channel.sent import LocalResult
 from flfast.engines.fused.graph.local_step import LocalStep
 from flfast.engines.fused.graph.trace import like
+from flfast.engines.local_training import TrainedStack, with_sums
 from flfast.engines.site import ClientStart
 from flfast.state.precision import placed
 from flfast.state.tree import Tree, joined, leaves, num_bytes, part_of, to_host, tree_map
@@ -25,7 +26,7 @@ SMALLEST_LR = 1e-20
 to change any parameter but one that is zero."""
 
 HOST_BYTES = 2**28
-"""Size of the client states that are copied from a GPU at once."""
+"""Size of the client states that are delivered at once: copied from a GPU, or subtracted there."""
 
 
 class TrainingState:
@@ -123,30 +124,43 @@ class TrainingState:
         for total in (self.state["loss"], *leaves(self.state["logged"])):
             total[: len(starts)].zero_()
 
-    def final_states(self, num: int) -> Iterator[Tree]:
-        """The states of the first `num` clients after training, on the CPU, leaves [S, ...].
+    def trained(
+        self, bare: Sequence[LocalResult], starts: Sequence[ClientStart]
+    ) -> Iterator[TrainedStack]:
+        """What the first clients have trained to, at most `HOST_BYTES` of states at a time.
 
-        A GPU copies many clients at once, and is waited for once per copy. On the CPU the states
-        are views of all clients.
+        The contexts of `starts` are on the device.
         """
-        at_once = max(HOST_BYTES * self.width // num_bytes(self.state), 1)
-        for start in range(0, num, at_once):
-            stop = min(start + at_once, num)
+        keeps = self.steps[0].algorithm.kit.optimizer is not None
+        # Optimizer states that nobody keeps are never read.
+        final = {k: part for k, part in self.state.items() if keeps or k != "optimizer"}
+        at_once = max(HOST_BYTES * self.width // num_bytes(final), 1)
+        for start in range(0, len(bare), at_once):
+            members = slice(start, min(start + at_once, len(bare)))
             with torch.inference_mode():
-                part = to_host(tree_map(itemgetter(slice(start, stop)), self.state))
-            yield part
+                part = tree_map(itemgetter(members), final)
+            weights = [given.context.start for given in starts[members]]
+            whole = partial(self._whole, bare[members], starts[members], part)
+            yield TrainedStack([*bare[members]], weights, part, whole)
 
-    def whole(self, bare: LocalResult, start: ClientStart, final: Tree) -> LocalResult:
-        """A bare result with the weights and optimizer state of `final`, in copies on the CPU."""
-        optimizer: Tree = {}
-        contiguous_copy = partial(torch.clone, memory_format=torch.contiguous_format)
+    def _whole(
+        self, bare: Sequence[LocalResult], starts: Sequence[ClientStart], final: Tree
+    ) -> Iterator[LocalResult]:
+        """See `TrainedStack.results`. A GPU is waited for once for all clients."""
         with torch.inference_mode():
-            for stage, step in enumerate(self.steps):
-                state = final["optimizer"][str(stage)]
-                lr = step_lr(start.context, step.stage)
-                optimizer |= step.optimizer.read(state, step.trained, lr)
-            weights = tree_map(contiguous_copy, model_weights(final))
-        return bare._replace(done=bare.done._replace(weights=weights, optimizer=optimizer))
+            final = to_host(final)
+        logged = {name: sums.tolist() for name, sums in final["logged"].items()}
+        results = with_sums(bare, final["loss"].tolist(), logged)
+        contiguous_copy = partial(torch.clone, memory_format=torch.contiguous_format)
+        for place, (result, start) in enumerate(zip(results, starts, strict=True)):
+            with torch.inference_mode():
+                own, optimizer = tree_map(itemgetter(place), final), Tree()
+                for stage, step in enumerate(self.steps if "optimizer" in own else ()):
+                    lr = step_lr(start.context, step.stage)
+                    state = own["optimizer"][str(stage)]
+                    optimizer |= step.optimizer.read(state, step.trained, lr)
+                weights = tree_map(contiguous_copy, model_weights(own))
+            yield result._replace(done=result.done._replace(weights=weights, optimizer=optimizer))
 
 
 def bare_result(
@@ -157,22 +171,10 @@ def bare_result(
     num_examples: int,
     num_steps: int,
 ) -> LocalResult:
-    """A client's result without weights and optimizer state; see `LocalResult`, `Finished`."""
+    """A client's result without weights, optimizer state and sums; see `TrainedStack`."""
     context = start.context._replace(measured=tree_map(Tensor.cpu, measured))
     done = Finished({}, num_examples, num_steps, {})
     return LocalResult(start.data.client_id, context, done, num_seen, 0.0)
-
-
-def with_losses(results: Sequence[LocalResult], final: Tree) -> list[LocalResult]:
-    """Results with the losses, and what a module logged, of the clients' final states [S, ...]."""
-    sums = {name: total.tolist() for name, total in final["logged"].items()}
-    return [
-        result._replace(
-            loss_sum=loss,
-            logged={n: sums[n][place] / max(result.num_seen, 1) for n in sums},
-        )
-        for place, (result, loss) in enumerate(zip(results, final["loss"].tolist(), strict=True))
-    ]
 
 
 def step_lr(context: Context, stage: LocalStage) -> float:

@@ -34,4 +34,4 @@ def centered_clipping(*, radius: Positive, iterations: Count) -> Robust:
     def empty(layout: Layout) -> Tree:
         return {"center": torch.zeros(layout.num_values, dtype=layout.dtype)}
 
-    return Aggregation("centered_clipping", combine, memory=empty)
+    return Aggregation("centered_clipping", combine, memory=empty, on_device=True)

@@ -30,4 +30,4 @@ def fltrust() -> Trusting:
         vector = weighted_sum(rows[used], share * length / lengths[used])
         return Combined(vector.to(rows.dtype), used)
 
-    return Aggregation("fltrust", combine, trusted=True)
+    return Aggregation("fltrust", combine, trusted=True, on_device=True)

@@ -30,4 +30,4 @@ def sign_majority(*, step: Positive) -> Robust:
         vector = step * torch.cat([rows.new_empty(0), *votes])
         return Combined(vector, torch.ones(len(rows), dtype=torch.bool))
 
-    return Aggregation("sign_majority", combine)
+    return Aggregation("sign_majority", combine, on_device=True)
