@@ -255,6 +255,16 @@ class WeightedMean:
             torch._foreach_add_(*map(list, zip(*added, strict=True)), alpha=weight)
         self.weight += weight
 
+    def add_change(self, start: Tree, end: Tree, weight: float) -> None:
+        """Add `end - start` in the memory of one leaf; all leaves are floating-point."""
+        if self.total is None:
+            self.start_at_zero(end)
+        assert self.total is not None
+        parts = self.total, part_of(end, self.total), part_of(start, self.total)
+        for total, new, old in zip(*map(leaves, parts), strict=True):
+            total.add_(new - old, alpha=weight)
+        self.weight += weight
+
     def add_rows(self, rows: Sequence[Tensor], like: Tree, weights: Sequence[float]) -> None:
         """Add trees one after another, each a row [D] of its leaves: one call for each.
 
