@@ -43,12 +43,6 @@ JOBS = (
         trained("W3", 10, _F, patches=_STEPS, cpu_words=_WIDE),
         same="W3",
     ),
-    Job(
-        "W3, batched products",
-        30,
-        trained("W3", 10, _F, patches=[*_KEEP, cure.batched_products], cpu_words=_WIDE),
-        same="W3",
-    ),
     Job("W3 profile", 40, profiled("W3", 12, 8, _F, patches=_KEEP)),
     Job("W1, all cures", 45, trained("W1", 6, _F, patches=cure.ALL, cpu_words=_WIDE), same="W1"),
     Job("W1 profile", 50, profiled("W1", 6, 5, _F, patches=_KEEP)),
