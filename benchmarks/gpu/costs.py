@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.cures import unfolded
 from benchmarks.gpu.job import Found, Setting
 from flfast.engines.fused.graph.cuda_graphs import CudaGraphs
 
@@ -141,7 +140,9 @@ class _Layer:
             torch.bmm(self._columns(self._grads, self._size - 1), self._turned.transpose(1, 2))
 
     def _columns(self, images: Tensor, padding: int) -> Tensor:
-        windows = unfolded(images, (self._size, self._size), [padding, padding])
+        images = torch.constant_pad_nd(images, [padding] * 4)
+        windows = images.unfold(-2, self._size, 1).unfold(-2, self._size, 1)
+        windows = windows.permute(0, 1, 3, 4, 2, 5, 6)  # [S, B, H', W', C, *window]
         return windows.reshape(self._clients, -1, prod(windows.shape[-3:]))
 
 
