@@ -23,7 +23,9 @@ from flfast.engines.fused.graph.dataflow import (
     remove_unused,
     same_memory,
     shape,
+    transposed,
 )
+from flfast.engines.fused.graph.pointwise import join_pointwise
 from flfast.engines.fused.graph.pooling import join_convolutions
 from flfast.state.native.compiler import missing
 
@@ -43,7 +45,7 @@ _LOG_SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default  # noqa: SLF001 
 _UPDATES = (aten.addmm_.default, aten.baddbmm_.default)
 
 
-def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
+def lower(graph: Graph, *, convolutions: bool, pulls: bool, pointwise: bool) -> None:
     """Replace products of few rows, and pooled convolutions, by our kernels.
 
     The kernels use one core. With several threads, or where they cannot be compiled, the graph
@@ -53,6 +55,7 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
         graph: graph of a step, after `rewrite`; changed in place.
         convolutions: whether convolutions are joined with their pools.
         pulls: whether proximal terms are joined with the products.
+        pointwise: whether elementwise operators are joined.
     """
     found = any(is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
     if torch.get_num_threads() > 1 or not found or missing() is not None:
@@ -70,6 +73,8 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
     if pulls:
         join_pulls(graph)
         measure_distances(graph)
+    if pointwise:
+        join_pointwise(graph, most_rows=MOST_ROWS)
     remove_unused(graph)
     graph.lint()
 
@@ -77,7 +82,7 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
 def _forward(graph: Graph, node: Node) -> bool:
     """Replace x @ w.T + bias, and a relu that follows, by `linear`; whether it was possible."""
     bias, x, w = _operands(node)
-    weight = _transposed(w)
+    weight = transposed(w)
     if weight is None or node.kwargs or not _fit(x, weight):
         return False
     if bias is not None and not (is_plain(bias) and shape(bias) == shape(weight)[:-1]):
@@ -90,7 +95,7 @@ def _forward(graph: Graph, node: Node) -> bool:
 def _backward(graph: Graph, node: Node) -> bool:
     """Replace g @ w, and a relu's mask, by `input_gradient`; whether it was possible."""
     bias, g, weight = _operands(node)
-    if bias is not None or not _fit(g, weight) or _transposed(weight) is not None:
+    if bias is not None or not _fit(g, weight) or transposed(weight) is not None:
         return False
     mask = _only_user(node, aten.threshold_backward.default)
     active, last = None, node
@@ -103,8 +108,8 @@ def _backward(graph: Graph, node: Node) -> bool:
 def _update(graph: Graph, node: Node) -> None:
     """Replace w = beta * w + alpha * g.T @ x by `weight_update_`."""
     args: Any = node.args
-    w, transposed, x = args
-    g = _transposed(transposed)
+    w, columns, x = args
+    g = transposed(columns)
     if g is not None and _fit(x, w) and is_plain(g):
         options: Any = node.kwargs
         factors = (float(options.get(name, 1)) for name in ("beta", "alpha"))
@@ -163,17 +168,6 @@ def _cross_entropy(graph: Graph, node: Node) -> None:
 def _operands(node: Node) -> list[Any]:
     """The operands of a product: bias or None, left, right."""
     return list(node.args) if node.target in _SUMS else [None, *node.args]
-
-
-def _transposed(node: Any) -> Any:
-    """The tensor that a node transposes; None if it does not transpose."""
-    if is_call(node, aten.t.default):
-        return node.args[0]
-    if is_call(node, aten.transpose.int):
-        num_dims = len(shape(node))
-        swapped = {dim % num_dims for dim in node.args[1:]}
-        return node.args[0] if swapped == {num_dims - 2, num_dims - 1} else None
-    return None
 
 
 def _fit(rows: Any, weight: Any) -> bool:
