@@ -1,11 +1,13 @@
 """Replaces operators of a traced step by our C++ kernels where those are faster.
 
 After the kernels of products come proximal terms in a single pass over the weights: the pull
-towards an anchor, and the distance.
+towards an anchor, and the distance. What is left of elementwise operators is joined last.
 """
 
 import math
 import operator
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +47,7 @@ _LOG_SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default  # noqa: SLF001 
 _UPDATES = (aten.addmm_.default, aten.baddbmm_.default)
 
 
-def lower(graph: Graph, *, convolutions: bool, pulls: bool, pointwise: bool) -> None:
+def lower(graph: Graph, skip: Collection[str] = ()) -> None:
     """Replace products of few rows, and pooled convolutions, by our kernels.
 
     The kernels use one core. With several threads, or where they cannot be compiled, the graph
@@ -53,9 +55,7 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool, pointwise: bool) -> 
 
     Args:
         graph: graph of a step, after `rewrite`; changed in place.
-        convolutions: whether convolutions are joined with their pools.
-        pulls: whether proximal terms are joined with the products.
-        pointwise: whether elementwise operators are joined.
+        skip: passes of `skipped_passes.py` that are left out.
     """
     found = any(is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
     if torch.get_num_threads() > 1 or not found or missing() is not None:
@@ -68,13 +68,14 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool, pointwise: bool) -> 
         _update_bias(graph, node)
     for node in calls(graph, aten.nll_loss_forward.default):
         _cross_entropy(graph, node)
-    if convolutions:
-        join_convolutions(graph)
-    if pulls:
-        join_pulls(graph)
-        measure_distances(graph)
-    if pointwise:
-        join_pointwise(graph, most_rows=MOST_ROWS)
+    for name, join in (
+        ("convolutions", join_convolutions),
+        ("pulls", join_pulls),
+        ("pulls", measure_distances),
+        ("pointwise", partial(join_pointwise, most_rows=MOST_ROWS)),
+    ):
+        if name not in skip:
+            join(graph)
     remove_unused(graph)
     graph.lint()
 

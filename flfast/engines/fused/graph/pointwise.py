@@ -32,11 +32,10 @@ MOST_OPERATORS = 24
 _COPY = aten.copy_.default
 _PRODUCTS = (aten.mm.default, aten.bmm.default)
 # The numbers are those in state/native/pointwise.h.
-_CODES: dict[Any, int] = {
-    **{aten.add.Tensor: 0, aten.sub.Tensor: 1, aten.mul.Tensor: 2, aten.div.Tensor: 3},
-    **{aten.add_.Tensor: 0, aten.sub_.Tensor: 1, aten.mul_.Tensor: 2, aten.div_.Tensor: 3},
-    **{_COPY: 4, aten.abs.default: 5},
-}
+_NAMES = ("add", "sub", "mul", "div")
+_FRESH: dict[Any, int] = {getattr(aten, name).Tensor: i for i, name in enumerate(_NAMES)}
+_IN_PLACE: dict[Any, int] = {getattr(aten, f"{name}_").Tensor: i for i, name in enumerate(_NAMES)}
+_CODES = _FRESH | _IN_PLACE | {_COPY: 4, aten.abs.default: 5}
 
 
 def join_pointwise(graph: Graph, *, most_rows: int) -> None:

@@ -15,9 +15,9 @@ PASSES = {
     "frozen_layers": "activations of frozen layers are kept (`frozen_layers.py`)",
     "padding": "batches are padded to few sizes (`run/step_schedule.py`)",
 }
-"""What each pass does. Without `kernels` there are no `pulls`, no `pointwise` and no `convolutions`,
-which also need `pooling`. Without `padding` there are no kept activations of frozen layers and no
-parts of a whole batch."""
+"""What each pass does. Without `kernels` there are no `pulls`, no `pointwise` and no
+`convolutions`; the last also need `pooling`. Without `padding` there are no kept activations of
+frozen layers and no parts of a whole batch."""
 
 
 def skipped() -> frozenset[str]:
