@@ -145,6 +145,7 @@ class ReusedTrainer:
         if not self.trainer.fast_dev_run:  # it sets its own limits
             loop.max_epochs = plan.local_epochs or -1
             loop.epoch_loop.max_steps = plan.local_steps or -1
+        self._place(module)
         with module.fitted(data) as (fitted, loaders):
             self.trainer.fit(fitted, datamodule=loaders)
         self.trainer.strategy.optimizers = []  # with their state; the module has what is read
@@ -169,14 +170,19 @@ class ReusedTrainer:
     @contextmanager
     def _steps(self, module: L.LightningModule) -> Iterator[None]:
         """Around steps without a loop: callbacks hear of exceptions, as in a loop."""
-        if next(module.parameters()).device != self.device:  # another Trainer has moved it
-            module.to(self.device)
+        self._place(module)
         try:
             yield
         except BaseException as error:
             for callback in self.trainer.callbacks:
                 callback.on_exception(self.trainer, module, error)
             raise
+
+    def _place(self, module: L.LightningModule) -> None:
+        """Move a module to the device. Lightning moves only the part that it trains."""
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        if not sharded and next(module.parameters()).device != self.device:
+            module.to(self.device)
 
     def fit_cohort(self, module: CohortModule, clients: Sequence[int]) -> None:
         """Train all clients of a rank in one training step; see `CohortModule`."""

@@ -5,7 +5,7 @@ mere rounding errors into a full step. Where a fixed tolerance is not met, the t
 measures the effect of rounding: it repeats the eager steps from weights with a relative error of
 one unit in the last place. A backward stable computation differs no more than that.
 
-`training.py` runs the trial once per plan. `run/client_stack.py` uses `agree` for stacks.
+`training.py` runs the trial once per plan. `run/stack_choice.py` uses `agree` for stacks.
 """
 
 import math
