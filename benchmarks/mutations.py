@@ -45,8 +45,13 @@ class Mutation(NamedTuple):
     row: str = ""
 
 
-_BUGS = yaml.safe_load(Path(__file__).with_name("planted_bugs.yaml").read_text("utf-8"))
-MUTATIONS = {name: Mutation(**bug) for name, bug in _BUGS.items()}
+def planted(file: str) -> dict[str, Mutation]:
+    """The bugs of a file beside this one, by name."""
+    bugs = yaml.safe_load(Path(__file__).with_name(file).read_text("utf-8"))
+    return {name: Mutation(**bug) for name, bug in bugs.items()}
+
+
+MUTATIONS = planted("planted_bugs.yaml")
 
 
 class _Mutated(SourceFileLoader):
@@ -81,17 +86,16 @@ class _Finder:
         return spec
 
 
-def install(name: str) -> None:
+def install(mutation: Mutation) -> None:
     """Plant a bug in this process; its module must not be imported yet."""
-    mutation = MUTATIONS[name]
     assert mutation.module not in sys.modules
     sys.meta_path.insert(0, _Finder(mutation))
 
 
 _PROGRAM = """
 import sys
-from benchmarks.mutations import install
-install(sys.argv.pop(1))
+from benchmarks.mutations import MUTATIONS, install
+install(MUTATIONS[sys.argv.pop(1)])
 from flfast.conformance import main
 main()
 """

@@ -1,19 +1,13 @@
 // A device for tests that computes on the CPU and refuses what a GPU refuses: operators whose
-// tensors lie on several devices and, on request, double precision.
+// tensors lie on several devices, memory that was freed and, on request, double precision.
 //
 // Its memory is the CPU's, in which the CPU's operators compute.
-
-#include <cstdlib>
-#include <cstring>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/convolution.h>
-#include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -22,35 +16,16 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include "strict_calls.h"
+#include "strict_memory.h"
+#include "strict_recordings.h"
+
 namespace {
 
-constexpr auto TYPE = c10::DeviceType::PrivateUse1;
-const c10::Device DEVICE(TYPE, 0);
+using namespace strict;
 
 bool refuses_doubles = false;
 
-// What is told of a read of the device's memory: its bytes. It may call Python.
-using Listener = void (*)(int64_t);
-
-Listener on_host_copy = nullptr;
-
-void tell_of_host_copy(int64_t bytes) {
-  if (on_host_copy) on_host_copy(bytes);
-}
-
-struct Allocator final : c10::Allocator {
-  c10::DataPtr allocate(size_t size) override {
-    void* data = size ? std::malloc(size) : nullptr;
-    TORCH_CHECK(data || !size, "no memory for ", size, " bytes");
-    return {data, data, &std::free, DEVICE};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
-  void copy_data(void* to, const void* from, size_t size) const override {
-    std::memcpy(to, from, size);
-  }
-};
-
-Allocator allocator;
 REGISTER_ALLOCATOR(TYPE, &allocator)
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -120,16 +95,19 @@ at::Tensor empty_strided(
       size, stride, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type);
 }
 
-// The same memory as a tensor on the CPU.
-at::Tensor on_cpu(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device().type() != TYPE) return tensor;
-  auto options = tensor.options().device(c10::kCPU).requires_grad(std::nullopt);
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), options);
+void transfer(const at::Tensor& from, const at::Tensor& to) {
+  Uses uses;
+  uses.add(from, false);
+  uses.add(to, true);
+  auto run = [from = on_cpu(from), to = on_cpu(to)] { to.copy_(from); };
+  run();
+  uses.done(std::move(run));
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
-  if (from.device().type() == TYPE && to.is_cpu()) tell_of_host_copy(from.nbytes());
-  on_cpu(to).copy_(on_cpu(from));
+  if (from.is_cpu() || to.is_cpu()) refuse_in_capture();
+  transfer(from, to);
+  if (to.is_cpu()) read_by_host(from.nbytes());
   return to;
 }
 
@@ -139,7 +117,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar(const at::Tensor& tensor) {
-  tell_of_host_copy(tensor.nbytes());
+  refuse_in_capture();
+  Uses().add(tensor, false);
+  read_by_host(tensor.nbytes());
   return on_cpu(tensor).item();
 }
 
@@ -147,116 +127,6 @@ at::Tensor& set_storage(
     at::Tensor& tensor, at::Storage source, int64_t offset, c10::IntArrayRef size,
     c10::IntArrayRef stride) {
   return at::native::set_storage_cpu_(tensor, source, offset, size, stride);
-}
-
-// As on a GPU, only numbers may be on the CPU.
-void check_device(const std::string& name, const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device().type() == TYPE) return;
-  TORCH_CHECK(
-      tensor.device().is_cpu() && tensor.dim() == 0,
-      "Expected all tensors to be on the same device, but ", name, " got a tensor ",
-      tensor.sizes(), " on ", tensor.device(), " beside others on ", DEVICE);
-}
-
-at::Tensor on_device(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.to(DEVICE) : tensor;
-}
-
-// One call of an operator on the CPU, in the device's memory.
-struct Call {
-  const c10::OperatorHandle& op;
-  std::vector<std::pair<at::Tensor, at::Tensor>> outputs; // (on the device, on the CPU)
-
-  at::Tensor lend(const at::Tensor& tensor, bool is_output) {
-    check_device(op.schema().name(), tensor);
-    if (!is_output) return on_cpu(tensor);
-    // The operator may give its output another size.
-    outputs.emplace_back(tensor, at::empty({0}, tensor.options().device(c10::kCPU)));
-    return outputs.back().second;
-  }
-
-  c10::IValue argument(const c10::IValue& value, bool is_output) {
-    if (value.isDevice()) return c10::Device(c10::kCPU);
-    if (value.isTensor()) return lend(value.toTensor(), is_output);
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> found;
-      for (const auto& tensor : value.toTensorVector()) found.push_back(lend(tensor, is_output));
-      return found;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> found;
-      for (const auto& tensor : value.toOptionalTensorVector()) {
-        found.push_back(tensor ? std::make_optional(lend(*tensor, is_output)) : std::nullopt);
-      }
-      return found;
-    }
-    return value;
-  }
-
-  c10::IValue result(const c10::IValue& value) {
-    if (value.isTensor()) return on_device(value.toTensor());
-    if (!value.isTensorList()) return value;
-    c10::List<at::Tensor> found;
-    for (const auto& tensor : value.toTensorVector()) found.push_back(on_device(tensor));
-    return found;
-  }
-};
-
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  const auto given = torch::jit::pop(*stack, schema.arguments().size());
-  Call call{op, {}};
-  for (size_t i = 0; i < given.size(); ++i) {
-    stack->push_back(call.argument(given[i], schema.arguments()[i].is_out()));
-  }
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  for (const auto& [own, lent] : call.outputs) copy_from_and_resize(lent, own);
-  const auto found = torch::jit::pop(*stack, schema.returns().size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    const auto* alias = schema.returns()[i].alias_info();
-    if (!alias) {
-      stack->push_back(call.result(found[i]));
-      continue;
-    }
-    TORCH_CHECK(alias->isWrite(), schema.name(), " is a view, which the fallback cannot make");
-    for (size_t j = 0; j < given.size(); ++j) {
-      const auto* argument = schema.arguments()[j].alias_info();
-      if (argument && *argument == *alias) stack->push_back(given[j]);
-    }
-  }
-}
-
-// The CPU has other operators for convolutions, so that the fallback knows none of these. Fake
-// tensors expect contiguous results.
-using Sizes = c10::IntArrayRef;
-
-at::Tensor convolution(
-    const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-    Sizes stride, Sizes padding, Sizes dilation, bool transposed, Sizes output_padding,
-    int64_t groups) {
-  for (const auto& tensor : {input, weight, bias.value_or(at::Tensor())}) {
-    check_device("convolution", tensor);
-  }
-  auto own_bias = bias && bias->defined() ? on_cpu(*bias) : at::Tensor();
-  return at::convolution(
-      on_cpu(input), on_cpu(weight), own_bias, stride, padding, dilation, transposed,
-      output_padding, groups).contiguous().to(DEVICE);
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
-    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, Sizes stride,
-    Sizes padding, Sizes dilation, bool transposed, Sizes output_padding, int64_t groups,
-    std::array<bool, 3> wanted) {
-  for (const auto& tensor : {gradient, input, weight}) check_device("convolution", tensor);
-  int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
-  at::Tensor a, b, c;
-  std::tie(a, b, c) = at::convolution_backward(
-      on_cpu(gradient), on_cpu(input), on_cpu(weight), at::OptionalIntArrayRef({channels}), stride,
-      padding, dilation, transposed, output_padding, groups, wanted);
-  for (auto* found : {&a, &b, &c}) {
-    if (found->defined()) *found = found->contiguous().to(DEVICE);
-  }
-  return {a, b, c};
 }
 
 } // namespace
@@ -268,6 +138,26 @@ TORCH_LIBRARY(strict, library) {
   at::RegisterPrivateUse1HooksInterface(&hooks);
   library.def("refuse_doubles(bool refuses) -> ()", [](bool refuses) {
     refuses_doubles = refuses;
+  });
+  library.def("current_stream() -> int", [] { return current_stream; });
+  library.def("set_stream(int stream) -> ()", [](int64_t stream) { current_stream = stream; });
+  library.def("wait_stream(int stream, int other) -> ()", [](int64_t stream, int64_t other) {
+    Memory::instance().wait_for(stream, other);
+  });
+  library.def("empty_cache() -> ()", [] { Memory::instance().release(0); });
+  library.def("clear_workspaces() -> ()", [] { Workspaces::instance().blocks.clear(); });
+  library.def("begin_capture(int pool) -> ()", [](int64_t pool) {
+    Recordings::instance().begin(pool);
+  });
+  library.def("end_capture(bool failed) -> int", [](bool failed) {
+    return Recordings::instance().end(failed);
+  });
+  library.def("replay(int recording) -> ()", [](int64_t recording) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    Recordings::instance().replay(recording);
+  });
+  library.def("drop(int recording) -> ()", [](int64_t recording) {
+    Recordings::instance().drop(recording);
   });
 }
 

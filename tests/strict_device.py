@@ -18,12 +18,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import engine_runs
 import lightning as L
 import pytest
+import strict_cuda
 import torch
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
+from flfast.setup import module_trial
 from flfast.state.native.compiler import COMPILERS, cache_folder
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -38,7 +41,10 @@ def library():
         *(f"-I{root / 'include/torch/csrc/api/include'}", str(SOURCE)),
         *(f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"),
     ]
-    text = f"{torch.__version__} {command}".encode() + SOURCE.read_bytes()
+    text = f"{torch.__version__} {command}".encode()
+    text += b"".join(
+        path.read_bytes() for path in (SOURCE, *sorted(SOURCE.parent.glob("strict_*.h")))
+    )
     target = cache_folder() / f"strict-device-{hashlib.sha256(text).hexdigest()[:16]}.so"
     with (cache_folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -141,6 +147,10 @@ class CopiesByRound:
         rounds.append(self._listening.enter_context(host_copies()))
 
 
+teardowns: list[int] = []
+"""One for each time that Lightning has torn the device down."""
+
+
 class StrictAccelerator(Accelerator):
     """The device for Lightning."""
 
@@ -148,7 +158,10 @@ class StrictAccelerator(Accelerator):
         assert device == DEVICE
 
     def teardown(self):
-        pass
+        """As Lightning's for CUDA."""
+        teardowns.append(1)
+        torch.ops.strict.clear_workspaces()
+        torch.ops.strict.empty_cache()
 
     def get_device_stats(self, device):
         return {}
@@ -189,7 +202,8 @@ def on_device(monkeypatch):
 
     def made_on_device(self, **options):
         place = options.get("accelerator"), options.get("strategy", "auto")
-        if place in {("cpu", "auto"), ("auto", "auto")}:
+        is_trial = sys._getframe(1).f_globals["__name__"] == module_trial.__name__  # on the CPU
+        if place in {("cpu", "auto"), ("auto", "auto")} and not is_trial:
             # Not by name: Lightning knows a strategy of one device for its own accelerators only.
             options |= {
                 "accelerator": StrictAccelerator(),
@@ -198,3 +212,4 @@ def on_device(monkeypatch):
         make(self, **options)
 
     monkeypatch.setattr(L.Trainer, "__init__", made_on_device)
+    monkeypatch.setattr(engine_runs, "Direct", strict_cuda.recorder(monkeypatch, DEVICE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.job import Found, Setting
+from flfast.engines.fused.graph.cuda_graphs import CudaGraphs
 
 W1_PARAMETERS = 582_026
 _aten = torch.ops.aten
@@ -200,22 +202,19 @@ def _ms(run: Callable[[], None], setting: Setting, *, record: bool = True) -> fl
 
 
 def teardown(setting: Setting, found: Found) -> None:
-    """Whether a recording survives what Lightning does after each fit. It may end this process.
+    """Whether a recording survives that Lightning tears the device down. It may end this process.
 
     Raises:
         RuntimeError: if the replay gives other numbers, or writes to memory of others.
     """
     device = setting.device
     given = torch.randn(10, 8192, device=device), torch.randn(8192, 512, device=device)
-    side, out = torch.cuda.Stream(), torch.empty(10, 512, device=device)
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            torch.mm(*given, out=out)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, torch.cuda.graph_pool_handle(), side):
-        torch.mm(*given, out=out)
-    graph.replay()
+    out = torch.empty(10, 512, device=device)
+    recorder, product = CudaGraphs(torch.device("cuda", 0)), partial(torch.mm, *given, out=out)
+    for _ in range(3):
+        recorder.warm_up(product)
+    replay = recorder.record(product)
+    replay()
     torch.cuda.synchronize()
     expected = out.clone()
     torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - as Lightning does
@@ -223,7 +222,7 @@ def teardown(setting: Setting, found: Found) -> None:
     # Whoever gets that memory next shows whether a replay writes into it.
     probes = [torch.full((2**20,), 7.0, device="cuda") for _ in range(64)]
     out.zero_()
-    graph.replay()
+    replay()
     torch.cuda.synchronize()
     found["relative_error"] = float((out - expected).norm() / expected.norm())
     found["numbers_of_others"] = sum(int((probe != 7).sum()) for probe in probes)

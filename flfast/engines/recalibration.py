@@ -34,7 +34,6 @@ def recalibrate_batchnorm(
     mixed = generator(site.data.seed, "recalibrate", plan.round_idx).permutation(mixed)
     with trainer.precision_plugin.forward_context():
         update_bn(_inputs(site, mixed, device), model)
-    site.model.cpu()
     down, up = recalibration_bytes(site.model, site.algorithm.broadcast(server))
     return {**server, "buffers": read_buffers(model)}, down, up
 

@@ -39,13 +39,13 @@ class PredictionStore(Metric):
         return tuple(dim_zero_cat(getattr(self, name)) for name in self.names)
 
     def collect(self, num_classes: int) -> Statistics:
-        """All predictions of this rank; torchmetrics would squeeze a single one."""
+        """All predictions of this rank, on the CPU; torchmetrics would squeeze a single one."""
         if not getattr(self, self.names[0]):
             self.update(*self.task_type.no_predictions(num_classes))
         # The shapes of examples, since a single one may be a single number.
         none = self.task_type.statistics(*self.task_type.no_predictions(num_classes))
         found = zip(self.names, self.compute(), strict=True)
-        return {name: tensor.view(-1, *none[name].shape[1:]) for name, tensor in found}
+        return {name: tensor.cpu().view(-1, *none[name].shape[1:]) for name, tensor in found}
 
 
 class PredictingModule(L.LightningModule):

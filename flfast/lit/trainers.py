@@ -92,6 +92,8 @@ class ReusedTrainer:
     The loops of Lightning take milliseconds. Where nobody watches them, those of cohorts and of
     evaluation run once, with all of Lightning's checks, and afterwards their steps only.
 
+    The model stays on the device, and the device's caches are kept, until `release`.
+
     Attributes:
         trainer: Lightning's Trainer.
         train_limit: its `batch_limit`, which our loaders apply instead of Lightning.
@@ -115,6 +117,12 @@ class ReusedTrainer:
         connector.register_signal_handlers = lambda: None
         # Data are ready. Lightning would make all ranks wait here, which fit unequally often.
         self.trainer._data_connector.prepare_data = lambda: None  # noqa: SLF001 - likewise
+        # After each fit, Lightning would move the model to the host, and give back all memory that
+        # the next one allocates again.
+        if type(self.trainer.strategy) is SingleDeviceStrategy:
+            self.trainer.strategy.teardown = lambda: None
+        self._clear_device = self.trainer.accelerator.teardown
+        self.trainer.accelerator.teardown = lambda: None
         # The state of callbacks, such as the patience of EarlyStopping, must not outlive a fit.
         self._callback_states = [
             (callback, deepcopy(callback.state_dict())) for callback in self.trainer.callbacks
@@ -137,19 +145,24 @@ class ReusedTrainer:
         if not self.trainer.fast_dev_run:  # it sets its own limits
             loop.max_epochs = plan.local_epochs or -1
             loop.epoch_loop.max_steps = plan.local_steps or -1
+        self._place(module)
         with module.fitted(data) as (fitted, loaders):
             self.trainer.fit(fitted, datamodule=loaders)
         self.trainer.strategy.optimizers = []  # with their state; the module has what is read
         return self.trainer.global_step
 
+    @property
+    def device(self) -> torch.device:
+        """This process's device, or the first one of several."""
+        device: torch.device = self.trainer.strategy.root_device
+        return device
+
     @cached_property
     def _steps_only(self) -> bool:
         """Whether a loop does nothing but its steps: no hooks, no profile, no other device."""
-        strategy = self.trainer.strategy
         watching = (overridden_hooks(callback) - _RARE for callback in self.trainer.callbacks)
         return (
-            type(strategy) is SingleDeviceStrategy
-            and strategy.root_device.type == "cpu"
+            type(self.trainer.strategy) is SingleDeviceStrategy
             and type(self.trainer.profiler) is PassThroughProfiler
             and not any(watching)
         )
@@ -157,12 +170,19 @@ class ReusedTrainer:
     @contextmanager
     def _steps(self, module: L.LightningModule) -> Iterator[None]:
         """Around steps without a loop: callbacks hear of exceptions, as in a loop."""
+        self._place(module)
         try:
             yield
         except BaseException as error:
             for callback in self.trainer.callbacks:
                 callback.on_exception(self.trainer, module, error)
             raise
+
+    def _place(self, module: L.LightningModule) -> None:
+        """Move a module to the device. Lightning moves only the part that it trains."""
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        if not sharded and next(module.parameters()).device != self.device:
+            module.to(self.device)
 
     def fit_cohort(self, module: CohortModule, clients: Sequence[int]) -> None:
         """Train all clients of a rank in one training step; see `CohortModule`."""
@@ -190,15 +210,25 @@ class ReusedTrainer:
             return
         data.trainer = self.trainer
         self.trainer.strategy.connect(module)
-        precision = self.trainer.precision_plugin
+        precision, device = self.trainer.precision_plugin, self.device
         batches, context = data.test_dataloader(), precision.test_step_context()
         with self._steps(module), torch.no_grad(), evaluation_mode(module), context:
             module.on_test_start()
             for batch_idx, batch in enumerate(map(precision.convert_input, batches)):
+                if device.type != "cpu":
+                    batch = data.transfer_batch_to_device(batch, device, 0)
                 module.test_step(data.on_after_batch_transfer(batch, 0), batch_idx)
 
+    def release(self) -> None:
+        """Move the model to the host, and give back the device's unused memory."""
+        strategy = self.trainer.strategy
+        if isinstance(strategy, SingleDeviceStrategy) and strategy.lightning_module is not None:
+            strategy.lightning_module.cpu()
+        self._clear_device()
+
     def close(self) -> None:
-        """Print the profiler's report, which Lightning would name after the last stage."""
+        """Release the device, and print the profiler's report of all stages."""
+        self.release()
         profiler = self.trainer.profiler
         profiler.setup(stage="run", log_dir=profiler.dirpath)
         self._describe()
@@ -215,6 +245,7 @@ class Trainers:
     ) -> None:
         self._module, self.make_trainer = module, make_trainer
         self._trainers: dict[tuple[int, str, str], ReusedTrainer] = {}
+        self._current: ReusedTrainer | None = None
         self._sharded: dict[tuple[torch.dtype, int], LocalModule] = {}
         self._dtype = torch.float32
 
@@ -228,7 +259,11 @@ class Trainers:
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
             self._trainers[key] = ReusedTrainer(self.make_trainer(plan))
-        return self._trainers[key]
+        trainer = self._trainers[key]
+        if self._current is not None and self._current.device != trainer.device:
+            self._current.release()
+        self._current = trainer
+        return trainer
 
     def module(self, plan: RoundPlan) -> LocalModule:
         """The module that the plan's Trainer trains: a sharded copy with FSDP."""
@@ -241,6 +276,6 @@ class Trainers:
         return self._sharded[key]
 
     def close(self) -> None:
-        """Print the profilers' reports of the run."""
+        """Release the devices, and print the profilers' reports of the run."""
         for trainer in self._trainers.values():
             trainer.close()

@@ -114,7 +114,6 @@ class ModuleEvaluation(Evaluation):
             values = measured(alone, batches, trainer, validation=validation, **about)
             batches = evaluation_batches(site.data, indices, alone) if predicts else iter(())
             yield group, values, predicted(alone, batches, trainer, **about)
-        model.to("cpu")
 
 
 def _joined(part: EvaluationSet, predictions: Mapping[int, Statistics]) -> Statistics:

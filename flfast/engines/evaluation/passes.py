@@ -24,7 +24,6 @@ from flfast.lit.local_module import LocalModule
 from flfast.lit.predictions import Predict, PredictionStore
 from flfast.lit.strategies.fsdp import ShardedModule
 from flfast.state.plan import RoundPlan
-from flfast.state.precision import widest_float
 from flfast.state.store import own_state
 from flfast.state.tree import Tree, num_bytes
 from flfast.state.weights import model_weights, write_weights
@@ -140,7 +139,7 @@ class Evaluation:
                 with module.predicting(self._server_model(module), store):
                     trainer.test(module, data)
             modules.append(data)
-            own.append(_where_float64_is(store.collect(self._site.data.num_classes)))
+            own.append(store.collect(self._site.data.num_classes))
         return list(zip(modules, _of_all_ranks(self._site.world, own), strict=True))
 
     def _server_model(self, module: LocalModule) -> Predict:
@@ -216,22 +215,15 @@ def for_evaluation(plan: RoundPlan) -> RoundPlan:
 
 
 def _rows(predictions: Statistics, part: EvaluationSet) -> Statistics:
-    return {name: rows[part.positions].cpu() for name, rows in predictions.items()}
+    return {name: rows[part.positions] for name, rows in predictions.items()}
 
 
 def _of_all_ranks(world: World, predictions: list[Statistics]) -> list[Statistics]:
     """Predictions of every pass, those of rank 0 first; collective."""
     if world.size == 1:
         return predictions
-    sent = [{name: tensor.cpu() for name, tensor in part.items()} for part in predictions]
-    ranks = gather(world, sent, "predictions")
+    ranks = gather(world, predictions, "predictions")
     return [
         {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         for parts in zip(*ranks, strict=True)
     ]
-
-
-def _where_float64_is(predictions: Statistics) -> Statistics:
-    if widest_float(next(iter(predictions.values())).device) == torch.float64:
-        return predictions
-    return {name: tensor.cpu() for name, tensor in predictions.items()}

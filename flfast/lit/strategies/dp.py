@@ -44,10 +44,12 @@ class DataParallelStrategy(SingleDeviceStrategy):
         return self.parallel_devices[0]
 
     def teardown(self) -> None:
-        """End the threads: no rank of a later run could be forked beside them."""
+        """End the threads: no rank of a later run could be forked beside them.
+
+        The parameters stay on their device for the next client.
+        """
         if self._pool is not None:
             self._pool.shutdown()
-        super().teardown()
 
     def setup(self, trainer: Any) -> None:
         """Start the threads, create the replicas once, and copy the current buffers to them."""

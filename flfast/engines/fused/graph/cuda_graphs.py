@@ -7,7 +7,7 @@ reads and writes fixed addresses, so inputs are copied to the recording's own me
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -52,8 +52,8 @@ class CudaGraphs:
     """
 
     def __init__(self, device: torch.device) -> None:
-        # Libraries allocate workspaces per stream. Warm-ups on another stream would leave the
-        # allocation to the capture, where it is not allowed.
+        # Libraries prepare each stream at its first use, which captures may not allow. So warm-ups
+        # run on the stream of captures.
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self.failures = 0
@@ -79,7 +79,10 @@ class CudaGraphs:
         try:
             # Calls of other threads, such as the one that pins batches, do not end the capture.
             mode = "thread_local"
-            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=mode):
+            with (
+                _fresh_workspaces(),
+                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=mode),
+            ):
                 run()
         except BaseException:
             # torch leaves all of this as it was during the capture, if it ends with an error.
@@ -91,6 +94,22 @@ class CudaGraphs:
             self._pool = torch.cuda.graph_pool_handle()
             raise
         return graph.replay
+
+
+@contextmanager
+def _fresh_workspaces() -> Iterator[None]:
+    """Let matrix products allocate their workspaces anew: within a capture, in its memory pool.
+
+    cuBLAS keeps a workspace for each stream, and a recording refers to its address. Lightning
+    frees all workspaces when it tears a device down; some versions of torch free those of a stream
+    with each recording. The memory of a pool remains while any of its recordings exists.
+    """
+    torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - torch's compiler does the same
+    try:
+        yield
+    finally:
+        # Without this, warm-ups of other programs would work in the pool, and keep it.
+        torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - likewise
 
 
 class Replayed:

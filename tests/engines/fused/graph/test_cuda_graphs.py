@@ -199,6 +199,7 @@ class Cuda:
         for name in (*names, "graph_pool_handle", "set_stream"):
             patch.setattr(torch.cuda, name, getattr(self, name), raising=False)
         patch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_pool, raising=False)
+        patch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
 
     def Stream(self, device):  # noqa: N802
         return self
