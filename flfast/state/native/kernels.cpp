@@ -21,7 +21,8 @@ TORCH_LIBRARY(flfast, m) {
         "bool needs_x) -> (Tensor, Tensor, Tensor)");
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
   m.def("pointwise(Tensor[] reads, Tensor(a!)[] written, Tensor[] factors, Tensor[] scalars, "
-        "float[] numbers, int[] code, int num_results, int num_scratch) -> Tensor[]");
+        "float[] numbers, int[] code, int num_results, int num_kept, "
+        "int num_scratch) -> Tensor[]");
   m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
   m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
   m.def("largest_magnitudes(Tensor vector, int[] nums, int[] widths) -> Tensor");

@@ -27,21 +27,34 @@ enum : int64_t { ADD, SUB, MUL, DIV, COPY, ABS };  // as in graph/pointwise.py
 
 // Loads before it stores: `to` may be an operand.
 template <class Fn>
-INLINED void each(float* to, const float* a, const float* b, int64_t num, Fn fn) {
+INLINED void each(float* to, const float* a, int64_t num, Fn fn) {
   using V = Lanes<WIDTH>;
   int64_t i = 0;
-  for (; i + WIDTH <= num; i += WIDTH) V::store(to + i, fn(V::load(a + i), V::load(b + i)));
-  for (; i < num; ++i) to[i] = fn(a[i], b[i]);
+  UNROLLED for (; i + WIDTH <= num; i += WIDTH) V::store(to + i, fn(V::load(a + i), i));
+  for (; i < num; ++i) to[i] = fn(a[i], i);
 }
 
-void calculate(int64_t op, float* to, const float* a, const float* b, int64_t num) {
+// The second operand is a number, or as many as there are.
+template <class Fn>
+INLINED void pairs(float* to, const float* a, const float* b, bool is_number, int64_t num, Fn fn) {
+  using V = Lanes<WIDTH>;
+  if (is_number)
+    return each(to, a, num, [fn, number = *b](auto x, int64_t) { return fn(x, number); });
+  each(to, a, num, [fn, b](auto x, int64_t i) {
+    if constexpr (sizeof x == sizeof(float)) return fn(x, b[i]);
+    else return fn(x, V::load(b + i));
+  });
+}
+
+void calculate(int64_t op, float* to, const float* a, const float* b, bool is_number,
+               int64_t num) {
   switch (op) {
-    case ADD: return each(to, a, b, num, [](auto x, auto y) { return x + y; });
-    case SUB: return each(to, a, b, num, [](auto x, auto y) { return x - y; });
-    case MUL: return each(to, a, b, num, [](auto x, auto y) { return x * y; });
-    case DIV: return each(to, a, b, num, [](auto x, auto y) { return x / y; });
-    case COPY: return each(to, a, a, num, [](auto x, auto) { return x; });
-    case ABS: return each(to, a, a, num, [](auto x, auto) { return x < 0.0f ? -x : x + 0.0f; });
+    case ADD: return pairs(to, a, b, is_number, num, [](auto x, auto y) { return x + y; });
+    case SUB: return pairs(to, a, b, is_number, num, [](auto x, auto y) { return x - y; });
+    case MUL: return pairs(to, a, b, is_number, num, [](auto x, auto y) { return x * y; });
+    case DIV: return pairs(to, a, b, is_number, num, [](auto x, auto y) { return x / y; });
+    case COPY: return each(to, a, num, [](auto x, int64_t) { return x; });
+    case ABS: return each(to, a, num, [](auto x, int64_t) { return x < 0.0f ? -x : x + 0.0f; });
   }
   TORCH_CHECK(false, "flfast::pointwise: no operator ", op);
 }
@@ -69,34 +82,33 @@ struct Products {
     found[found.size() - 2] = N;
     return found;
   }
-  // Rows n to n + num of client s's products, each into UPDATED * K numbers of `out`.
-  void tile(float* out, int64_t s, int64_t n, int64_t num) const {
-    for (size_t i = 0; i < factors.size(); i += 2, out += UPDATED * K) {
+  // Rows n to n + num of client s's products, each where `out` says.
+  void tile(float* const* out, int64_t s, int64_t n, int64_t num) const {
+    for (size_t i = 0; i < factors.size(); i += 2) {
       const int64_t M = factors[i].size(-2);
       const float* g = factors[i].const_data_ptr<float>() + s * M * N + n;
       std::vector<float> part(M * UPDATED);
       for (int64_t r = 0; r < M; ++r) std::copy_n(g + r * N, num, &part[r * UPDATED]);
-      std::fill_n(out, num * K, 0.0f);
-      update_tile<false>(out, part.data(), factors[i + 1].const_data_ptr<float>() + s * M * K, 0,
-                         num, M, K, 1.0f, Pull{nullptr, 0.0f});
+      update_tile<false>(out[i / 2], part.data(),
+                         factors[i + 1].const_data_ptr<float>() + s * M * K, 0, num, M, K, 0.0f,
+                         Pull{nullptr, 0.0f});
     }
   }
 };
 
 // Registers, in this order: results, `written`, `reads`, products, scratch, `scalars`, `numbers`.
-// The code has four numbers for each operator: which one, and registers of its result and of its
-// operands.
+// The first results are those of the first products. The code has four numbers for each operator:
+// which one, and registers of its result and of its operands.
 std::vector<Tensor> pointwise(TensorList reads, TensorList written, TensorList factors,
                               TensorList scalars, at::ArrayRef<double> numbers, IntArrayRef code,
-                              int64_t num_results, int64_t num_scratch) {
+                              int64_t num_results, int64_t num_kept, int64_t num_scratch) {
   const Products products(factors);
   const int64_t num_products = factors.size() / 2;
+  Tensor like = !written.empty() ? written[0]
+                : !reads.empty() ? reads[0]
+                                 : at::empty(products.sizes(), factors[0].options());
   std::vector<Tensor> tensors;
-  Tensor like = !written.empty() ? written[0] : !reads.empty() ? reads[0] : Tensor();
-  for (int64_t i = 0; i < num_results; ++i)
-    tensors.push_back(like.defined() ? at::empty_like(like)
-                                     : at::empty(products.sizes(), factors[0].options()));
-  if (!like.defined()) like = tensors.at(0);
+  for (int64_t i = 0; i < num_results; ++i) tensors.push_back(at::empty_like(like));
   const std::vector<Tensor> results = tensors;
   for (const Tensor& tensor : written) tensors.push_back(tensor);
   for (const Tensor& tensor : reads)  // a copy of those in another layout
@@ -110,20 +122,19 @@ std::vector<Tensor> pointwise(TensorList reads, TensorList written, TensorList f
                 "flfast::pointwise: dense float32 of one shape and layout");
 
   const int64_t tile = UPDATED * products.K, whole = tensors.size(),
-                moving = whole + num_products, num_fixed = num_scratch + scalars.size();
-  const int64_t strips = (num_fixed + numbers.size()) * STRIP;
-  const std::unique_ptr<float[]> memory(new float[strips + num_products * tile]);
-  float* const made = memory.get() + strips;
+                moving = whole + num_products, fixed = moving + num_scratch;
+  const std::unique_ptr<float[]> memory(new float[num_scratch * STRIP + num_products * tile]);
+  std::vector<float> constants;
+  for (const Tensor& scalar : scalars)
+    constants.push_back(static_cast<float>(scalar.item<double>()));
+  for (const double number : numbers) constants.push_back(static_cast<float>(number));
   std::vector<float*> at;
-  for (int64_t i = 0; i < whole; ++i)
-    at.push_back(const_cast<float*>(tensors[i].const_data_ptr<float>()));
-  for (int64_t i = 0; i < num_products; ++i) at.push_back(made + i * tile);
-  for (int64_t i = 0; i < strips; i += STRIP) at.push_back(memory.get() + i);
-  for (size_t i = 0; i < scalars.size(); ++i)
-    std::fill_n(at[moving + num_scratch + i], STRIP,
-                static_cast<float>(scalars[i].item<double>()));
-  for (size_t i = 0; i < numbers.size(); ++i)
-    std::fill_n(at[moving + num_fixed + i], STRIP, static_cast<float>(numbers[i]));
+  for (const Tensor& tensor : tensors)
+    at.push_back(const_cast<float*>(tensor.const_data_ptr<float>()));
+  for (int64_t i = 0; i < num_products; ++i)
+    at.push_back(memory.get() + num_scratch * STRIP + i * tile);
+  for (int64_t i = 0; i < num_scratch; ++i) at.push_back(memory.get() + i * STRIP);
+  for (float& constant : constants) at.push_back(&constant);
 
   const auto run = [&](int64_t start, int64_t stop) {
     for (int64_t i = start; i < stop; i += STRIP) {
@@ -132,13 +143,14 @@ std::vector<Tensor> pointwise(TensorList reads, TensorList written, TensorList f
       };
       for (size_t c = 0; c < code.size(); c += 4)
         calculate(code[c], place(code[c + 1]), place(code[c + 2]), place(code[c + 3]),
-                  std::min(STRIP, stop - i));
+                  code[c + 3] >= fixed, std::min(STRIP, stop - i));
     }
   };
   if (!num_products) run(0, like.numel());
   for (int64_t row = 0; num_products && row < products.S * products.N;) {
     const int64_t n = row % products.N, num = std::min<int64_t>(UPDATED, products.N - n);
-    products.tile(made, row / products.N, n, num);
+    for (int64_t i = 0; i < num_kept; ++i) at[whole + i] = at[i] + row * products.K;
+    products.tile(&at[whole], row / products.N, n, num);
     run(row * products.K, (row + num) * products.K);
     row += num;
   }

@@ -92,7 +92,10 @@ class _Uses:
             return False
         if is_mutable(node) and _value(node).op != "placeholder":
             return False
-        return all(self._is_operand(argument, node) for argument in node.args)
+        # The kernel takes a number as the second operand alone.
+        whole = node.args[-1 if node.target is _COPY else 0]
+        operands = all(self._is_operand(argument, node) for argument in node.args)
+        return operands and bool(shape(whole))
 
     def _is_operand(self, argument: Any, node: Node) -> bool:
         if not isinstance(argument, Node):
@@ -132,9 +135,13 @@ def _families(joinable: list[Node]) -> dict[Node, Node]:
 def _join(graph: Graph, members: list[Node]) -> None:
     """Write one call in place of operators, where the first of them is."""
     inside = {*members}
-    products = [node for node in members if is_call(node, *_PRODUCTS)]
-    steps = [node for node in members if node not in products]
+    steps = [node for node in members if not is_call(node, *_PRODUCTS)]
     results = [n for n in members if not is_mutable(n) and not inside.issuperset(n.users)]
+    # Products that others read come first, among products and among results.
+    results.sort(key=steps.__contains__)
+    products = [node for node in members if node not in steps]
+    products.sort(key=results.__contains__, reverse=True)
+    num_kept = sum(node in results for node in products)
     written = [*dict.fromkeys(_value(node) for node in steps if is_mutable(node))]
     operands = dict.fromkeys(_value(argument) for node in steps for argument in node.args)
     nodes = [v for v in operands if isinstance(v, Node) and v not in {*members, *written}]
@@ -142,23 +149,21 @@ def _join(graph: Graph, members: list[Node]) -> None:
     numbers = [value for value in operands if not isinstance(value, Node)]
     scratch, num_scratch = _scratch(steps, inside.difference(results, products))
 
-    # A product that others read has two registers. Operators of this pass read the last one.
+    # Operators find a product that is kept at its second register.
     tensors = [*results, *written, *reads, *products]
     last = len(tensors) + num_scratch
     register = {value: place for place, value in enumerate(tensors)}
     register |= {node: len(tensors) + slot for node, slot in scratch.items()}
     register |= {value: last + place for place, value in enumerate([*scalars, *numbers])}
     code: list[int] = []
-    for place, node in enumerate(results):
-        if node in products:
-            code += [_CODES[_COPY], place, register[node], register[node]]
     for node in steps:
         given = [register[_value(argument)] for argument in node.args]
         left, right = (given[-1], given[-1]) if node.target is _COPY else (given[0], given[-1])
         code += [_CODES[node.target], register[_value(node)], left, right]
     factors = [part for n in products for part in (transposed(n.args[0]), n.args[1])]
     floats = [float(number) for number in numbers]
-    args = (reads, written, factors, scalars, floats, code, len(results), num_scratch)
+    sizes = (len(results), num_kept, num_scratch)
+    args = (reads, written, factors, scalars, floats, code, *sizes)
     with graph.inserting_before(members[0]):
         call = graph.call_function(torch.ops.flfast.pointwise.default, args)
         found = [graph.call_function(operator.getitem, (call, i)) for i in range(len(results))]
