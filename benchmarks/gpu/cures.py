@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.patching import put
-from flfast.output.callbacks.monitor import Monitor
 
 
 def no_recordings() -> None:
@@ -32,9 +31,4 @@ def no_tf32() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def no_monitor() -> None:
-    """The driver is not asked after every client."""
-    put(Monitor, "on_client_end", lambda *_: None)
-
-
-ALL = (tf32_products, no_monitor)
+ALL = (tf32_products,)

@@ -32,7 +32,6 @@ JOBS = (
     Job("doctor", 45, checks.doctor),
     Job("tests", 95, checks.tests),
     Job("W3 eager", 40, trained("W3", 10, "engine=eager"), same="W3"),
-    Job("W3, no monitor", 30, trained("W3", 10, _F, patches=[cure.no_monitor]), same="W3"),
     Job("W3 profile", 40, profiled("W3", 12, 8, _F)),
     Job("W1, all cures", 45, trained("W1", 6, _F, patches=cure.ALL, cpu_words=_WIDE), same="W1"),
     Job("W1 profile", 50, profiled("W1", 6, 5, _F)),

@@ -42,27 +42,29 @@ class Monitor(Callback):
     def on_round_start(self, federation: Federation, plan: RoundPlan, cohort: Cohort) -> None:
         """Start the clocks."""
         self._wall, self._cpu = time.perf_counter(), time.process_time()
-        self._try("machine_cpu_percent", psutil.cpu_percent)  # the next call counts from here
+        self._try(
+            "monitor/machine_cpu_percent", psutil.cpu_percent
+        )  # the next call counts from here
         if torch.cuda.is_initialized():
-            self._try("gpu_memory_bytes", torch.cuda.reset_peak_memory_stats)
+            self._try("monitor/gpu_memory_bytes", torch.cuda.reset_peak_memory_stats)
 
     def on_round_trained(self, federation: Federation, row: dict[str, Any]) -> None:
         """Add the columns."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         measures: dict[str, Callable[[], float]] = {
-            "rank0_cpu_percent": lambda: 100 * cpu / wall,
-            "rank0_memory_bytes": lambda: psutil.Process().memory_info().rss,
-            "machine_cpu_percent": psutil.cpu_percent,
-            "machine_memory_percent": lambda: psutil.virtual_memory().percent,
-            "disk_free_bytes": lambda: shutil.disk_usage(federation.run_dir).free,
+            "monitor/rank0_cpu_percent": lambda: 100 * cpu / wall,
+            "monitor/rank0_memory_bytes": lambda: psutil.Process().memory_info().rss,
+            "monitor/machine_cpu_percent": psutil.cpu_percent,
+            "monitor/machine_memory_percent": lambda: psutil.virtual_memory().percent,
+            "monitor/disk_free_bytes": lambda: shutil.disk_usage(federation.run_dir).free,
         }
         if torch.cuda.is_initialized():
-            measures["gpu_percent"] = torch.cuda.utilization
-            measures["gpu_memory_bytes"] = torch.cuda.max_memory_allocated
+            measures["monitor/gpu_percent"] = torch.cuda.utilization
+            measures["monitor/gpu_memory_bytes"] = torch.cuda.max_memory_allocated
         for name, measure in measures.items():
             value = self._try(name, measure)
             if value is not None:
-                row[f"monitor/{name}"] = value
+                row[name] = value
 
     def _try(self, name: str, measure: Callable[[], Any]) -> Any:
         """What is measured; None, now and in later rounds, if that fails."""
@@ -72,5 +74,5 @@ class Monitor(Callback):
             return measure()
         except Exception as error:  # noqa: BLE001 - drivers and virtual machines have many
             self._missing.add(name)
-            _warn("monitor/%s stays empty from here on: %s", name, one_line(error))
+            _warn("%s stays empty from here on: %s", name, one_line(error))
             return None

@@ -81,7 +81,7 @@ def two_rounds(folder, nvml, *ways):
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     words = [sys.executable, "-c", TWO_ROUNDS, json.dumps(ways)]
     env = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         words, env=env, cwd=folder, capture_output=True, text=True, timeout=300, check=True
     )
     return json.loads(done.stdout.splitlines()[-1])
