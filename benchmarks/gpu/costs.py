@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -210,7 +209,11 @@ def teardown(setting: Setting, found: Found) -> None:
     device = setting.device
     given = torch.randn(10, 8192, device=device), torch.randn(8192, 512, device=device)
     out = torch.empty(10, 512, device=device)
-    recorder, product = CudaGraphs(torch.device("cuda", 0)), partial(torch.mm, *given, out=out)
+    recorder = CudaGraphs(torch.device("cuda", 0))
+
+    def product() -> None:
+        torch.mm(*given, out=out)
+
     for _ in range(3):
         recorder.warm_up(product)
     replay = recorder.record(product)

@@ -119,8 +119,9 @@ class ReusedTrainer:
         self.trainer._data_connector.prepare_data = lambda: None  # noqa: SLF001 - likewise
         # After each fit, Lightning would move the model to the host, and give back all memory that
         # the next one allocates again.
-        if type(self.trainer.strategy) is SingleDeviceStrategy:
-            self.trainer.strategy.teardown = lambda: None
+        strategy: Any = self.trainer.strategy
+        if type(strategy) is SingleDeviceStrategy:
+            cast(Any, strategy).teardown = lambda: None
         self._clear_device = self.trainer.accelerator.teardown
         self.trainer.accelerator.teardown = lambda: None
         # The state of callbacks, such as the patience of EarlyStopping, must not outlive a fit.
