@@ -19,6 +19,7 @@ from flfast.lit.batchnorm import freeze
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.task import evaluation_mode
+from flfast.state.fp32 import use_fp32
 from flfast.state.plan import RoundPlan, batch_limit
 from flfast.state.weights import convert_weights
 
@@ -251,12 +252,13 @@ class Trainers:
         self._dtype = torch.float32
 
     def trainer(self, plan: RoundPlan) -> ReusedTrainer:
-        """The plan's Trainer."""
+        """The plan's Trainer; from here on, products have the plan's precision."""
         dtype = dtype_of_precision(plan.precision)
         if dtype != self._dtype:
             # Converted before weights are written, or they would be rounded to the old dtype.
             convert_weights(self._module, dtype)
             self._dtype = dtype
+        use_fp32(plan.fp32_precision)
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
             self._trainers[key] = ReusedTrainer(self.make_trainer(plan))
@@ -278,5 +280,6 @@ class Trainers:
 
     def close(self) -> None:
         """Release the devices, and print the profilers' reports of the run."""
+        use_fp32(None)
         for trainer in self._trainers.values():
             trainer.close()
