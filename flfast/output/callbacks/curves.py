@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.figures import draw_charts
-from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.callbacks.run_picture import RunPicture, or_warn
 from flfast.output.results.charts import LineChart
 from flfast.output.results.lines import run_charts
 
@@ -27,6 +27,7 @@ class Curves(RunPicture):
     file_name = "curves.png"
 
     @rank_zero_only
+    @or_warn
     def on_run_end(self, federation: Federation) -> None:
         """Write the figure, if any metric was measured."""
         charts = run_charts([federation.history])

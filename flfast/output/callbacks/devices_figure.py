@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.federation.devices.device import DAY, Devices
 from flfast.output.callbacks.figures import draw_charts, sampled
-from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.callbacks.run_picture import RunPicture, or_warn
 from flfast.output.results.charts import Line, LineChart, Look, RowChart
 from flfast.output.results.formats import readable, tick
 from flfast.state.options import Count, Formats
@@ -37,6 +37,7 @@ class DevicesFigure(RunPicture):
         self._max_clients = max_clients
 
     @rank_zero_only
+    @or_warn
     def on_run_start(self, federation: Federation) -> None:
         """Draw the picture."""
         if federation.timing.is_ideal:

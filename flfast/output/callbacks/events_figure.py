@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.events_table import EventsTable
 from flfast.output.callbacks.figures import draw_charts
-from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.callbacks.run_picture import RunPicture, or_warn
 from flfast.output.results.charts import Look, Mark, RowChart
 from flfast.output.results.formats import unit
 from flfast.output.results.history import series
@@ -70,6 +70,7 @@ class EventsFigure(RunPicture):
         self._max_clients, self._max_steps = max_clients, max_steps
 
     @rank_zero_only
+    @or_warn
     def on_run_end(self, federation: Federation) -> None:
         """Write the figure."""
         path = federation.run_dir / EventsTable.file_name

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from flfast.output.callbacks.figures import COLOURS, tick_label
-from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.callbacks.run_picture import RunPicture, or_warn
 from flfast.output.callbacks.text_samples import server_logits
 from flfast.output.results.table import write_csv
 from flfast.state.messages import naming
@@ -38,6 +38,7 @@ class MaskSamples(RunPicture):
         self._num_images = num_images
 
     @rank_zero_only
+    @or_warn
     def on_run_end(self, federation: Federation) -> None:
         """Write the picture, and a table of its images."""
         data, tests = federation.data, federation.data.central_test

@@ -10,7 +10,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.federation.loop import Federation
 from flfast.output.callbacks.figures import sampled
 from flfast.output.callbacks.partition_figure import draw_partition, partition_size
-from flfast.output.callbacks.run_picture import RunPicture
+from flfast.output.callbacks.run_picture import RunPicture, or_warn
 from flfast.output.results.charts import Look, RowChart
 from flfast.output.results.formats import axis
 from flfast.state.messages import naming
@@ -62,6 +62,7 @@ class PartitionReport(RunPicture):
             np.savez_compressed(path, owner=owner, digest=np.array(data.digest))
 
     @rank_zero_only
+    @or_warn
     def on_run_end(self, federation: Federation) -> None:
         """Draw `partition.png`: classes and sizes of clients."""
         data = federation.data

@@ -12,6 +12,7 @@ from torch import Tensor
 from flfast.datamodules.examples import Examples
 from flfast.federation.loop import Federation
 from flfast.lit.task import evaluation_mode
+from flfast.output.callbacks.run_picture import or_warn
 from flfast.state.options import Count, Positive
 from flfast.state.randomness import torch_generator
 from flfast.state.weights import called_with
@@ -48,6 +49,7 @@ class TextSamples(Callback):
             encode(self._prompt, vocabulary)
 
     @rank_zero_only
+    @or_warn
     def on_run_end(self, federation: Federation) -> None:
         """Write the file."""
         vocabulary = _vocabulary(federation.data.examples)
