@@ -84,7 +84,7 @@ class LocalStep:
         exact = all(p.dtype in {torch.float32, torch.float64} for p in state["params"].values())
         changes = self.algorithm.correct is not None or bool(self.clip.limit)
         scaled = exact and self.optimizer.scaled and not changes
-        factor = settings["lr"] if scaled else None
+        factor = settings["lr"] if scaled else torch.ones_like(settings["lr"])
         grads = self._gradients(state, context, settings, batch, factor=factor)
         self._update(state, context, settings, grads, scaled=scaled)
 
@@ -109,7 +109,7 @@ class LocalStep:
             grad.zero_()
 
     def _gradients(
-        self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, factor: Tensor | None
+        self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, factor: Tensor
     ) -> Tree:
         """Gradients of `factor` times the objective; adds the loss to `state["loss"]`."""
         joint_buffers = {name: state["buffers"][name] for name in self.joint["buffers"]}
@@ -150,23 +150,19 @@ class LocalStep:
         joint_buffers: Tree,
         examples: Batch,
         ctx: Context,
-        factor: Tensor | None,
+        factor: Tensor,
     ) -> tuple[Tensor, Tree]:
-        """The loss, and `factor` times its gradient by name; None is a factor of one."""
+        """The loss, and `factor` times its gradient by name."""
         given = {**params, **joint_buffers}
         objective, gradient = self.algorithm.objective(self.stage)
         if gradient is not None:
             loss, grads = gradient(task, given, examples, ctx)
-            found = {name: grads[name].detach() for name in self.trained if name in grads}
-            if factor is None:
-                return loss, found
             scale = factor.to(loss.dtype)
-            return loss, {name: grad * scale for name, grad in found.items()}
+            return loss, {n: grads[n].detach() * scale for n in self.trained if n in grads}
         loss = objective(task, given, examples, ctx)
         trained = [params[name] for name in self.trained]
-        outer = None if factor is None else factor.to(loss.dtype)
-        parts = torch.autograd.grad(loss, trained, outer, allow_unused=True)
-        pairs = zip(self.trained, parts, strict=True)
+        found = torch.autograd.grad(loss, trained, factor.to(loss.dtype), allow_unused=True)
+        pairs = zip(self.trained, found, strict=True)
         return loss, {name: grad for name, grad in pairs if grad is not None}
 
     def _update(

@@ -100,8 +100,8 @@ class _Uses:
     def _is_operand(self, argument: Any, node: Node) -> bool:
         if not isinstance(argument, Node):
             return isinstance(argument, (int, float))
-        value: Any = argument.meta.get("val")
         if shape(argument) == ():
+            value = argument.meta["val"]
             return bool(value.is_floating_point() and value.device.type == "cpu")
         # A view of memory that is written could be shifted against it.
         shifted = self._writes[_root(argument)] and _value(argument) is not _root(argument)
@@ -176,16 +176,15 @@ def _join(graph: Graph, members: list[Node]) -> None:
         graph.erase_node(node)
 
 
-def _scratch(steps: list[Node], passed: set[Node]) -> tuple[dict[Node, int], int]:
+def _scratch(steps: list[Node], passed: set[Node]) -> tuple[dict[Any, int], int]:
     """Places of values that are only passed on, and how many places they need."""
-    last = {argument: node for node in steps for argument in node.args if argument in passed}
-    slots: dict[Node, int] = {}
+    last: dict[Any, Node] = {a: node for node in steps for a in node.args if a in passed}
+    slots: dict[Any, int] = {}
     free: list[int] = []
     num = 0
     for node in steps:
         # A result may take the place of an operand, which is read first.
-        operands: Any = dict.fromkeys(node.args)
-        free += [slots[a] for a in operands if a in slots and last[a] is node]
+        free += [slots[a] for a in dict.fromkeys(node.args) if a in slots and last[a] is node]
         if node in passed:
             if not free:
                 free, num = [num], num + 1
