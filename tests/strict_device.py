@@ -26,6 +26,7 @@ import torch
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
+from flfast.setup import module_trial
 from flfast.state.native.compiler import COMPILERS, cache_folder
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -201,7 +202,8 @@ def on_device(monkeypatch):
 
     def made_on_device(self, **options):
         place = options.get("accelerator"), options.get("strategy", "auto")
-        if place in {("cpu", "auto"), ("auto", "auto")}:
+        is_trial = sys._getframe(1).f_globals["__name__"] == module_trial.__name__  # on the CPU
+        if place in {("cpu", "auto"), ("auto", "auto")} and not is_trial:
             # Not by name: Lightning knows a strategy of one device for its own accelerators only.
             options |= {
                 "accelerator": StrictAccelerator(),

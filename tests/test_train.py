@@ -160,10 +160,11 @@ def test_cohorts_of_random_size_of_clients_with_few_examples(flfast_run):
 
 def test_16_mixed_on_a_cpu_is_called_what_it_is(flfast_run):
     words = ("trainer.precision=16-mixed", "rounds=1", "local_epochs=1", "callbacks=none")
-    folder = flfast_run(*words)
+    folder = flfast_run(*words, "trainer.fp32_precision=ieee")
     assert rows(folder)[-1]["plan/precision"] == "bf16-mixed"
     log = (folder / "train.log").read_text()
     assert "trainer.precision=16-mixed is computed as bf16-mixed on a CPU" in log
+    assert "trainer.fp32_precision=ieee has no effect on a CPU" in log
     assert "engine fused" in log
 
 

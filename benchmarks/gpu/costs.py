@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.cures import unfolded
 from benchmarks.gpu.job import Found, Setting
+from flfast.engines.fused.graph.cuda_graphs import CudaGraphs
 
 W1_PARAMETERS = 582_026
 _aten = torch.ops.aten
@@ -139,7 +139,9 @@ class _Layer:
             torch.bmm(self._columns(self._grads, self._size - 1), self._turned.transpose(1, 2))
 
     def _columns(self, images: Tensor, padding: int) -> Tensor:
-        windows = unfolded(images, (self._size, self._size), [padding, padding])
+        images = torch.constant_pad_nd(images, [padding] * 4)
+        windows = images.unfold(-2, self._size, 1).unfold(-2, self._size, 1)
+        windows = windows.permute(0, 1, 3, 4, 2, 5, 6)  # [S, B, H', W', C, *window]
         return windows.reshape(self._clients, -1, prod(windows.shape[-3:]))
 
 
@@ -199,22 +201,23 @@ def _ms(run: Callable[[], None], setting: Setting, *, record: bool = True) -> fl
 
 
 def teardown(setting: Setting, found: Found) -> None:
-    """Whether a recording survives what Lightning does after each fit. It may end this process.
+    """Whether a recording survives that Lightning tears the device down. It may end this process.
 
     Raises:
         RuntimeError: if the replay gives other numbers, or writes to memory of others.
     """
     device = setting.device
     given = torch.randn(10, 8192, device=device), torch.randn(8192, 512, device=device)
-    side, out = torch.cuda.Stream(), torch.empty(10, 512, device=device)
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            torch.mm(*given, out=out)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, torch.cuda.graph_pool_handle(), side):
+    out = torch.empty(10, 512, device=device)
+    recorder = CudaGraphs(torch.device("cuda", 0))
+
+    def product() -> None:
         torch.mm(*given, out=out)
-    graph.replay()
+
+    for _ in range(3):
+        recorder.warm_up(product)
+    replay = recorder.record(product)
+    replay()
     torch.cuda.synchronize()
     expected = out.clone()
     torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - as Lightning does
@@ -222,7 +225,7 @@ def teardown(setting: Setting, found: Found) -> None:
     # Whoever gets that memory next shows whether a replay writes into it.
     probes = [torch.full((2**20,), 7.0, device="cuda") for _ in range(64)]
     out.zero_()
-    graph.replay()
+    replay()
     torch.cuda.synchronize()
     found["relative_error"] = float((out - expected).norm() / expected.norm())
     found["numbers_of_others"] = sum(int((probe != 7).sum()) for probe in probes)

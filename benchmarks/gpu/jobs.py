@@ -12,8 +12,6 @@ from benchmarks.gpu.runs import plain, trained
 
 _F = "engine=fused"
 _WIDE = ("engine.stack=2",)  # a CPU does not stack convolutions by itself
-_KEEP = (cure.keep_workspaces,)
-_STEPS = (cure.steps_only, cure.no_monitor)
 _BF16 = "trainer.precision=bf16-mixed"
 _STACK_1 = "engine.stack=1"
 
@@ -21,7 +19,6 @@ JOBS = (
     Job("costs", 40, costs),
     Job("teardown", 20, teardown, only_cuda=True),
     Job("W3", 35, trained("W3", 10, _F), same="W3"),
-    Job("W3, workspaces kept", 35, trained("W3", 10, _F, patches=_KEEP), same="W3"),
     Job(
         "W3, no recordings",
         30,
@@ -31,75 +28,55 @@ JOBS = (
     ),
     Job("W3 plain", 20, plain("W3", 5)),
     Job("W1", 60, trained("W1", 6, _F), same="W1"),
-    Job("W1, workspaces kept", 60, trained("W1", 6, _F, patches=_KEEP), same="W1"),
     Job("W1 plain", 40, plain("W1", 3)),
     Job("doctor", 45, checks.doctor),
     Job("tests", 95, checks.tests),
-    Job("W3 eager", 40, trained("W3", 10, "engine=eager", patches=_KEEP), same="W3"),
-    Job("W3, steps only", 30, trained("W3", 10, _F, patches=[cure.steps_only]), same="W3"),
-    Job(
-        "W3, steps only, no monitor",
-        30,
-        trained("W3", 10, _F, patches=_STEPS, cpu_words=_WIDE),
-        same="W3",
-    ),
-    Job(
-        "W3, batched products",
-        30,
-        trained("W3", 10, _F, patches=[*_KEEP, cure.batched_products], cpu_words=_WIDE),
-        same="W3",
-    ),
-    Job("W3 profile", 40, profiled("W3", 12, 8, _F, patches=_KEEP)),
+    Job("W3 eager", 40, trained("W3", 10, "engine=eager"), same="W3"),
+    Job("W3 profile", 40, profiled("W3", 12, 8, _F)),
     Job("W1, all cures", 45, trained("W1", 6, _F, patches=cure.ALL, cpu_words=_WIDE), same="W1"),
-    Job("W1 profile", 50, profiled("W1", 6, 5, _F, patches=_KEEP)),
+    Job("W1 profile", 50, profiled("W1", 6, 5, _F)),
     # The model of W3c draws dropout, which depends on who trains together.
-    Job("W3c", 35, trained("W3c", 10, _F, patches=_KEEP)),
+    Job("W3c", 35, trained("W3c", 10, _F)),
     Job("W3c, all cures", 35, trained("W3c", 10, _F, patches=cure.ALL, cpu_words=_WIDE)),
     Job("W3c plain", 20, plain("W3c", 4)),
-    Job("W2b", 40, trained("W2b", 6, _F, patches=_KEEP)),
+    Job("W2b", 40, trained("W2b", 6, _F)),
     Job("W2b plain", 30, plain("W2b", 3)),
-    Job("W6", 35, trained("W6", 5, _F, patches=_KEEP)),
+    Job("W6", 35, trained("W6", 5, _F)),
     Job("W6 plain", 25, plain("W6", 3)),
-    Job("W6 bf16-mixed", 35, trained("W6", 5, _F, _BF16, patches=_KEEP)),
-    Job("W6 16-mixed", 40, trained("W6", 5, _F, "trainer.precision=16-mixed", patches=_KEEP)),
-    Job("W1, cudnn.benchmark", 45, trained("W1", 6, _F, "trainer.benchmark=true", patches=_KEEP)),
+    Job("W6 bf16-mixed", 35, trained("W6", 5, _F, _BF16)),
+    Job("W6 16-mixed", 40, trained("W6", 5, _F, "trainer.precision=16-mixed")),
+    Job("W1, cudnn.benchmark", 45, trained("W1", 6, _F, "trainer.benchmark=true")),
     Job(
         "W1, no recordings", 45, trained("W1", 3, _F, patches=[cure.no_recordings]), only_cuda=True
     ),
     Job(
         "W3, 8 together",
         30,
-        trained("W3", 10, _F, "engine.stack=8", patches=_KEEP),
+        trained("W3", 10, _F, "engine.stack=8"),
         same="W3",
         only_cuda=True,
     ),
-    Job("W3, one by one", 30, trained("W3", 10, _F, _STACK_1, patches=_KEEP), same="W3"),
-    Job(
-        "W3, pooled workspaces",
-        30,
-        trained("W3", 10, _F, patches=[cure.pooled_workspaces]),
-        same="W3",
-    ),
+    Job("W3, one by one", 30, trained("W3", 10, _F, _STACK_1), same="W3"),
     Job(
         "W3 scaffold",
         30,
-        trained("W3", 4, _F, "algorithm=scaffold", patches=_KEEP),
+        trained("W3", 4, _F, "algorithm=scaffold"),
         same="scaffold",
     ),
     Job(
         "W3 scaffold eager",
         40,
-        trained("W3", 4, "engine=eager", "algorithm=scaffold", patches=_KEEP),
+        trained("W3", 4, "engine=eager", "algorithm=scaffold"),
         same="scaffold",
     ),
     Job(
         "W3, no tf32",
         30,
-        trained("W3", 10, _F, patches=[*_KEEP, cure.no_tf32]),
+        trained("W3", 10, _F, patches=[cure.no_tf32]),
         same="W3",
         only_cuda=True,
     ),
-    Job("W6 bf16-true", 30, trained("W6", 5, _F, "trainer.precision=bf16-true", patches=_KEEP)),
+    Job("W6 bf16-true", 30, trained("W6", 5, _F, "trainer.precision=bf16-true")),
     Job("ddp", 40, checks.ranks(_F, "strategy=ddp")),
     Job("ddp by torchrun", 40, checks.ranks(_F, "strategy=ddp", by_torchrun=True)),
     Job("dp", 40, checks.ranks("engine=eager", "strategy=dp")),

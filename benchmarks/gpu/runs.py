@@ -21,7 +21,7 @@ from benchmarks.gpu.patching import put
 from benchmarks.workload import Workload
 from benchmarks.workloads import find
 from flfast.engines.fused.graph.cuda_graphs import CudaGraphs
-from flfast.engines.fused.run.client_stack import StackProgram
+from flfast.engines.fused.run.stack_choice import StackProgram
 from flfast.output.results.table import read_rows
 
 Answer = Callable[[Setting, Found], None]
@@ -123,6 +123,7 @@ def _read(folder: Path, found: Found) -> None:
             "train_loss": last["train/loss"],
         }
     lines = [line for path in folder.glob("*.log") for line in path.read_text().splitlines()]
+    found["stacks"] = [line[-400:] for line in lines if " stacks: " in line]
     found["warnings"] = sorted({line[-200:] for line in lines if "[WARNING]" in line})
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 
 from flfast.api.own_frame import is_frame, raw_frame
-from flfast.commands.saved.predicted_rows import predict
 from flfast.config.errors import ConfigError, refused
 from flfast.config.own import Own
 from flfast.config.saved_options import PREDICT, read_options
 from flfast.config.saved_run import SavedRun, find_run
+from flfast.datamodules.preprocessing import Preprocessing, read_preprocessing
 from flfast.datamodules.sources.source import RawInputs
+from flfast.setup.raw_predictions import predict
 
 
 def predicted(data: Any, words: Sequence[str], objects: Own) -> dict[str, np.ndarray]:
@@ -27,12 +28,14 @@ def predicted(data: Any, words: Sequence[str], objects: Own) -> dict[str, np.nda
     needed = ("data", "model") if data is None else ("model",)
     saved = find_run(options, overrides, objects, needed)
     with refused():
-        raw = None if data is None else _raw(saved, data, options.get("key"))
+        kept = read_preprocessing(saved.folder)
+        raw = None if data is None else _raw(saved, kept, data, options.get("key"))
     return predict(saved, raw, key=options.get("key"), client=options.get("client"))
 
 
-def _raw(saved: SavedRun, data: Any, key: str | None) -> RawInputs | None:
-    kept = saved.kept
+def _raw(
+    saved: SavedRun, kept: Preprocessing | None, data: Any, key: str | None
+) -> RawInputs | None:
     if is_frame(data):
         if kept is None or kept.columns is None:
             raise ValueError("data= is a DataFrame, and the run had no table; allowed: inputs")

@@ -1,4 +1,4 @@
-"""What a run needs of its process, and what it changes and gives back: log, threads, seeds."""
+"""What a run needs of its process, and gives back as it was: log, threads, seeds, precision."""
 
 import logging
 import os
@@ -12,6 +12,7 @@ import torch
 
 from flfast.config.errors import ConfigError
 from flfast.config.job import HydraJob
+from flfast.state.fp32 import use_fp32
 from flfast.state.output_streams import surviving_output
 from flfast.state.randomness import same_generators
 
@@ -28,6 +29,7 @@ def session(job: HydraJob) -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=gpus))
         stack.enter_context(same_generators())
         stack.enter_context(_same_threads())
+        stack.callback(use_fp32, None)
         stack.enter_context(surviving_output())
         stack.enter_context(_logging(job))
         yield

@@ -142,6 +142,13 @@ class MeanReduction:
         self._mean.add(upload, weight)
         self._weights[client_id] = weight
 
+    def add_change(self, client_id: int, weights: tuple[Tree, Tree], weight: float) -> None:
+        """Add the change between two weights, leaf by leaf; see `WeightedMean.add_change`."""
+        start, end = weights
+        self._check(client_id, end)
+        self._mean.add_change(start, end, weight)
+        self._weights[client_id] = weight
+
     def withdraw(self, client_id: int) -> None:
         """Take back an upload of zeros that was added."""
         del self._weights[client_id]

@@ -11,7 +11,7 @@ from flfast.config.errors import ConfigError, resolved
 from flfast.config.known_words import here_it_is, ours
 from flfast.config.own import OWN, passed
 from flfast.config.rules import problems as problems_of_rules
-from flfast.config.schema import STRICT, OptimizerSettings, Settings
+from flfast.config.schema import STRICT, OptimizerSettings, Settings, TrainerSettings
 from flfast.config.signature import Signature, read_signature
 from flfast.config.values import Config, shown
 from flfast.state.messages import did_you_mean
@@ -175,5 +175,7 @@ def _check_trainer(trainer: Config) -> Iterator[str]:
         if key is not None:
             yield f"trainer.{name}={shown(trainer[name])} is set by flfast; set {key} instead"
     if signature is not None:
-        options = {name: value for name, value in trainer.items() if not managed.get(name)}
+        ours_alone = {name for name in TrainerSettings.model_fields if name not in known}
+        passed_on = (name for name in trainer if name not in ours_alone and not managed.get(name))
+        options = {name: trainer[name] for name in passed_on}
         yield from _check_arguments("trainer.", options, signature)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from flfast.config.check import check
+from flfast.config.completed import completed
 from flfast.config.errors import ConfigError
 from flfast.config.trust import refusals, short
 from flfast.state.messages import first_line, printable
@@ -46,6 +47,8 @@ Some of the run's own values exist in a job of Hydra only.
 def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
     """The config of the run in a folder, with values in place of interpolations.
 
+    Keys that later versions have are added.
+
     Loggers and callbacks are left out.
     `allow` are packages, modules or functions that the user trusts, by dotted path; also resolvers
     of interpolations, such as `oc.env`.
@@ -76,7 +79,7 @@ def read_config(folder: Path, allow: Sequence[str] = ()) -> DictConfig:
         if problems:
             raise ConfigError("\n".join(problems))
     try:
-        return OmegaConf.create(plain)
+        return OmegaConf.create(completed(plain))
     except Exception as error:  # noqa: BLE001 - OmegaConf has no common exception
         raise ConfigError(printable(f"{path}: {first_line(error)}")) from None
 

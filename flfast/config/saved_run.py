@@ -24,7 +24,6 @@ from flfast.config.phases import AUTO_SIZES, Phase, compose_phases, replace_auto
 from flfast.config.saved_config import check_saved, read_config
 from flfast.config.saved_options import allowed_names, check_known, overridden
 from flfast.config.trust import short, targets
-from flfast.datamodules.preprocessing import Preprocessing, read_preprocessing
 from flfast.output.results.history import Row, parsed
 from flfast.output.results.table import read_history
 
@@ -42,7 +41,6 @@ class SavedRun(NamedTuple):
         checkpoint: that has the weights; None: the files written at the end of the run.
         model: a file of the server's weights instead of those of the run.
         objects: objects of a Python program in place of what the config names.
-        kept: what the run made of raw values; None: it wrote no such file.
     """
 
     folder: Path
@@ -52,7 +50,6 @@ class SavedRun(NamedTuple):
     checkpoint: Checkpoint | None
     model: Path | None
     objects: Own = NOTHING
-    kept: Preprocessing | None = None
 
     @property
     def config(self) -> DictConfig:
@@ -86,7 +83,6 @@ def find_run(
         check_saved(config, folder)
     with refused():
         rows = [_numbers(row) for row in read_history(folder / "metrics.csv")]
-        kept = read_preprocessing(folder)
     _check_rounds(folder, config, rows)
     if "checkpoint" in options and "model" in options:
         raise ConfigError("model and checkpoint exclude each other; set one of them")
@@ -105,7 +101,7 @@ def find_run(
     phases = compose_phases(config, partial(_compose_phase, config))
     newest = _newest(folder)
     phases = _with_sizes(phases, newest)
-    return SavedRun(folder, phases, rows, newest, checkpoint, model, objects, kept)
+    return SavedRun(folder, phases, rows, newest, checkpoint, model, objects)
 
 
 def _compose_phase(config: DictConfig, more: Sequence[str]) -> DictConfig:

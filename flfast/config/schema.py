@@ -65,6 +65,7 @@ class TrainerSettings(_Open):
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "tpu"]
     devices: int | Literal["auto"] | list[NonNegativeInt]
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true"]
+    fp32_precision: Literal["ieee", "tf32"] | None = None
     accumulate_grad_batches: Count
     gradient_clip_val: NonNegative | None
     gradient_clip_algorithm: Literal["norm", "value"]

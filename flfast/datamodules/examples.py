@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -13,10 +13,8 @@ from torch.utils.data import Dataset
 
 from flfast.datamodules.bounds import require_memory
 from flfast.datamodules.number_range import check_finite, regression_targets
-from flfast.datamodules.preprocessing import FILE as PREPROCESSING
-from flfast.datamodules.preprocessing import Preprocessing, TableColumns
+from flfast.datamodules.preprocessing import TableColumns
 from flfast.datamodules.transforms import AS_STORED, BatchTransform
-from flfast.state.version import __version__
 from flfast.tasks.by_name import TASKS
 from flfast.tasks.forecasting import FACTS, OBJECTIVES
 from flfast.tasks.names import TaskName
@@ -144,25 +142,6 @@ class Examples:
         return OBJECTIVES[self.objective] if self.task == "forecasting" else TASKS[self.task]
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """What was made of raw values, for those who predict with a model of these examples."""
-        stored = self.inputs if isinstance(self.inputs, Tensor) else None
-        if stored is None and self.task != "module":
-            stored = self.inputs[0]
-        return Preprocessing(
-            flfast=__version__,
-            task=self.task,
-            input_shape=self.input_shape,
-            input_type="module" if stored is None else str(stored.dtype).removeprefix("torch."),
-            mean=self.transform.mean,
-            deviation=self.transform.std,
-            columns=self.columns,
-            num_outputs=self.num_classes,
-            classes=self.class_names,
-            vocabulary=self.vocabulary,
-        )
-
-    @property
     def horizon(self) -> int:
         """Number of steps that `forecasting` predicts; 0 of other tasks."""
         return self.targets.shape[1] - FACTS if self.task == "forecasting" else 0
@@ -197,34 +176,6 @@ class Examples:
             return int(self.counts[indices].sum())
         count = self.task_type.counts
         return len(indices) * (1 if count is None else int(count(self.targets[:1])))
-
-
-def prepared_as(kept: Preprocessing | None, examples: Examples) -> Examples:
-    """Examples that become inputs as those of a saved run did; None changes nothing.
-
-    Raises:
-        ValueError: if numbers stand for other classes, tokens or categories than in that run.
-    """
-    if kept is None or kept.task == "module":
-        return examples
-    read, transform = examples.preprocessing, examples.transform
-    pairs = {
-        "classes": (kept.classes, read.classes),
-        "tokens": (kept.vocabulary, read.vocabulary),
-        "columns": (kept.columns, read.columns),
-    }
-    for what, (before, now) in pairs.items():
-        if before and now and before != now:
-            raise ValueError(
-                f"the numbers of {what} stand for something else than in training, as "
-                f"{PREPROCESSING} says; allowed: data with the same {what}"
-            )
-    if (transform.mean, transform.std) == (kept.mean, kept.deviation):
-        return examples
-    log.info(
-        "inputs are normalised as in training, by mean %s and std %s", kept.mean, kept.deviation
-    )
-    return replace(examples, transform=replace(transform, mean=kept.mean, std=kept.deviation))
 
 
 def warn_of_equal_targets(examples: Examples) -> None:

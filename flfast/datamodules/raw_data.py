@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from flfast.datamodules.examples import ClientIndices, Examples, prepared_as
+from flfast.datamodules.examples import ClientIndices, Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.whole import whole
+from flfast.datamodules.prepared import prepared_as
 from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.sources.source import RawInputs
 from flfast.datamodules.splits import Split

@@ -31,6 +31,7 @@ class AutoTraining:
     def choose(self, plan: RoundPlan) -> str:
         """`fused`, or `eager` with the reason; see `LocalTraining`."""
         reason = self._reason(plan)
+        self._fused.agree_on_stacks(plan)
         return self._fused.name if reason is None else f"{self._eager.name} ({reason})"
 
     def train(

@@ -25,16 +25,18 @@ from flfast.channel.row_reduction import RowReduction
 from flfast.channel.sent import NOT_SELECTED, ClientReport, LocalResult, Sender, Sent, report_of
 from flfast.channel.sides import CLIPPED, DIVERGED, ClientSide, ServerSide
 from flfast.distributed.world import World, common_spec, gather
-from flfast.engines.local_training import TrainedStack, with_sums
+from flfast.engines.local_training import TrainedStack
 from flfast.engines.site import Site
 from flfast.engines.stack_uploads import (
     WAIT_SECONDS,
     Waiting,
+    add_large,
     change_rows,
     device_uploads,
     finite_rows,
     known,
 )
+from flfast.state.machine import LARGE_BYTES
 from flfast.state.plan import RoundPlan
 from flfast.state.randomness import generator
 from flfast.state.tree import Tree, all_finite, leaves, merge, num_bytes, tree_map
@@ -111,7 +113,10 @@ class Delivery:
             types = {leaf.dtype for leaf in weights}
             short = types in ({torch.float32}, {torch.float64})  # summed in their own type
             if short and self.channel.is_direct and isinstance(reduction, MeanReduction):
-                self._add_rows(results, reduction)
+                if len(results.bare) == 1 and num_bytes(results.weights) > LARGE_BYTES:
+                    self._report(add_large(results, reduction, self._client))
+                else:
+                    self._add_rows(results, reduction)
                 return
         for result in results:
             self._deliver(result)
@@ -133,8 +138,7 @@ class Delivery:
     def _add_rows(self, trained: TrainedStack, reduction: MeanReduction) -> None:
         together, like = change_rows(trained)
         rows, finite = together.unbind(), finite_rows(together)
-        logged = {name: sums.tolist() for name, sums in trained.final["logged"].items()}
-        results = with_sums(trained.bare, trained.final["loss"].tolist(), logged)
+        results = trained.with_sums()
         sent = [self._client.plain(result, like) for result in results]
         places = [i for i, r in enumerate(results) if finite[i] and isfinite(r.loss_sum)]
         clients = [results[i].client_id for i in places]

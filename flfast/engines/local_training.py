@@ -45,6 +45,11 @@ class TrainedStack:
         """What they trained from, there; leaves that all clients share have no first axis."""
         return part_of(joined(*self.starts), self.weights)
 
+    def with_sums(self) -> list[LocalResult]:
+        """The bare results with their sums, of clients that trained on the CPU."""
+        logged = {name: sums.tolist() for name, sums in self.final["logged"].items()}
+        return with_sums(self.bare, self.final["loss"].tolist(), logged)
+
     def __iter__(self) -> Iterator[LocalResult]:
         return self.results()
 

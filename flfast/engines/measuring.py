@@ -17,7 +17,7 @@ from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.samples import moved
 from flfast.lit.module_task import local_task
 from flfast.lit.task import evaluation_mode
-from flfast.state.precision import placed
+from flfast.state.precision import placed, widened
 from flfast.state.tree import Tree, leaves, tree_map
 from flfast.state.weights import by_name
 from flfast.tasks.task_type import TaskType
@@ -56,7 +56,7 @@ class Measuring(NamedTuple):
             for batch in self._batches(measure, client_id, ctx, like=like):
                 with self.trainer.precision_plugin.forward_context():
                     sums = measure.sums(task, params, batch, ctx)
-                sums = tree_map(lambda leaf: leaf.detach().to("cpu", torch.float64), sums)
+                sums = tree_map(lambda leaf: widened(leaf.detach()), sums)
                 total = tree_map(torch.add, total, sums) if total else sums
         self.model.to(home)
         there = next(leaves(context.start)).device

@@ -13,10 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flfast.channel.sent import LocalResult
+from flfast.channel.reduction import MeanReduction
+from flfast.channel.sent import ClientReport, LocalResult, report_of
+from flfast.channel.sides import DIVERGED, ClientSide
 from flfast.engines.local_training import TrainedStack, with_sums
 from flfast.state.precision import widest_float
-from flfast.state.tree import Tree, leaves, to_host, tree_map
+from flfast.state.tree import Tree, all_finite, leaves, num_bytes, to_host, tree_map
 from flfast.state.vector import learned, map_learned
 
 WAIT_SECONDS = 1.0
@@ -45,6 +47,23 @@ def finite_rows(rows: Tensor) -> list[bool]:
         isfinite(total) or bool(row.isfinite().all())
         for total, row in zip(sums, rows, strict=True)
     ]
+
+
+def add_large(trained: TrainedStack, reduction: MeanReduction, side: ClientSide) -> ClientReport:
+    """Add one client's change leaf by leaf: as a whole it is never in memory.
+
+    Returns:
+        The client's report.
+    """
+    (result,), start = trained.with_sums(), trained.start
+    end = tree_map(itemgetter(0), trained.weights)
+    sent = side.plain(result, end)
+    report = report_of(result.client_id, sent, num_bytes(end))
+    changes = (new - old for new, old in zip(leaves(end), leaves(start), strict=True))
+    if not isfinite(result.loss_sum) or not all(all_finite({"": change}) for change in changes):
+        return report.refused(DIVERGED)
+    reduction.add_change(result.client_id, (start, end), sent.weight)
+    return report
 
 
 class Waiting(NamedTuple):

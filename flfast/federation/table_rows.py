@@ -87,7 +87,7 @@ def plan_columns(plan: RoundPlan) -> Columns:
     return {
         "plan/strategy": f"{plan.strategy}{by}",
         "plan/devices": plan.devices,
-        "plan/precision": plan.precision,
+        "plan/precision": plan.arithmetic,
         "plan/batch_size": plan.batching.batch_size,
         "plan/accumulate": plan.batching.accumulate,
         "plan/lr": plan.lr,

@@ -10,6 +10,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
 from flfast.datamodules.batches import Batch
+from flfast.state.tree import to_host
 from flfast.tasks.task_type import Statistics, TaskType
 
 Predict = Callable[[Batch], Any]
@@ -44,8 +45,8 @@ class PredictionStore(Metric):
             self.update(*self.task_type.no_predictions(num_classes))
         # The shapes of examples, since a single one may be a single number.
         none = self.task_type.statistics(*self.task_type.no_predictions(num_classes))
-        found = zip(self.names, self.compute(), strict=True)
-        return {name: tensor.cpu().view(-1, *none[name].shape[1:]) for name, tensor in found}
+        found = to_host(dict(zip(self.names, self.compute(), strict=True)))
+        return {name: rows.view(-1, *none[name].shape[1:]) for name, rows in found.items()}
 
 
 class PredictingModule(L.LightningModule):

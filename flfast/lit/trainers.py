@@ -19,6 +19,7 @@ from flfast.lit.batchnorm import freeze
 from flfast.lit.local_module import LocalModule
 from flfast.lit.strategies.fsdp import FullyShardedStrategy
 from flfast.lit.task import evaluation_mode
+from flfast.state.fp32 import use_fp32
 from flfast.state.plan import RoundPlan, batch_limit
 from flfast.state.weights import convert_weights
 
@@ -122,8 +123,9 @@ class ReusedTrainer:
         self.trainer._data_connector.prepare_data = lambda: None  # noqa: SLF001 - likewise
         # After each fit, Lightning would move the model to the host, and give back all memory that
         # the next one allocates again.
-        if type(self.trainer.strategy) is SingleDeviceStrategy:
-            self.trainer.strategy.teardown = lambda: None
+        strategy: Any = self.trainer.strategy
+        if type(strategy) is SingleDeviceStrategy:
+            cast(Any, strategy).teardown = lambda: None
         self._clear_device = self.trainer.accelerator.teardown
         self.trainer.accelerator.teardown = lambda: None
         # The state of callbacks, such as the patience of EarlyStopping, must not outlive a fit.
@@ -150,6 +152,7 @@ class ReusedTrainer:
         if not self.trainer.fast_dev_run:  # it sets its own limits
             loop.max_epochs = plan.local_epochs or -1
             loop.epoch_loop.max_steps = plan.local_steps or -1
+        self._place(module)
         with module.fitted(data) as (fitted, loaders):
             self.trainer.fit(fitted, datamodule=loaders)
         self.trainer.strategy.optimizers = []  # with their state; the module has what is read
@@ -174,14 +177,19 @@ class ReusedTrainer:
     @contextmanager
     def _steps(self, module: L.LightningModule) -> Iterator[None]:
         """Around steps without a loop: callbacks hear of exceptions, as in a loop."""
-        if next(module.parameters()).device != self.device:  # another Trainer has moved it
-            module.to(self.device)
+        self._place(module)
         try:
             yield
         except BaseException as error:
             for callback in self.trainer.callbacks:
                 callback.on_exception(self.trainer, module, error)
             raise
+
+    def _place(self, module: L.LightningModule) -> None:
+        """Move a module to the device. Lightning moves only the part that it trains."""
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        if not sharded and next(module.parameters()).device != self.device:
+            module.to(self.device)
 
     def fit_cohort(self, module: CohortModule, clients: Sequence[int]) -> None:
         """Train all clients of a rank in one training step; see `CohortModule`."""
@@ -249,12 +257,13 @@ class Trainers:
         self._dtype = torch.float32
 
     def trainer(self, plan: RoundPlan) -> ReusedTrainer:
-        """The plan's Trainer."""
+        """The plan's Trainer; from here on, products have the plan's precision."""
         dtype = dtype_of_precision(plan.precision)
         if dtype != self._dtype:
             # Converted before weights are written, or they would be rounded to the old dtype.
             convert_weights(self._module, dtype)
             self._dtype = dtype
+        use_fp32(plan.fp32_precision)
         key = (plan.phase, plan.strategy, plan.shard)
         if key not in self._trainers:
             self._trainers[key] = ReusedTrainer(self.make_trainer(plan))
@@ -276,5 +285,6 @@ class Trainers:
 
     def close(self) -> None:
         """Release the devices, and print the profilers' reports of the run."""
+        use_fp32(None)
         for trainer in self._trainers.values():
             trainer.close()

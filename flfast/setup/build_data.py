@@ -13,10 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from flfast.config.errors import ConfigError
 from flfast.config.own import NOTHING, Own, is_data_module
 from flfast.config.values import choice
-from flfast.datamodules.examples import Examples, prepared_as
+from flfast.datamodules.examples import Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.own_samples import own_examples
+from flfast.datamodules.prepared import prepared_as
 from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.remote_data import RemoteData
 from flfast.datamodules.sources.source import examples_from

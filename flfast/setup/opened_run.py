@@ -13,6 +13,7 @@ from flfast.checkpoints.restore import fingerprint, load_server, restore
 from flfast.config.errors import ConfigError
 from flfast.config.saved_run import SavedRun
 from flfast.datamodules.federated import FederatedDataModule
+from flfast.datamodules.preprocessing import read_preprocessing
 from flfast.distributed.world import ALONE
 from flfast.engines.engine import Engine
 from flfast.engines.site import Site
@@ -84,7 +85,7 @@ def open_run(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
 
 
 def _open(saved: SavedRun, *, personal: bool | None) -> OpenedRun:
-    learner = learner_of(saved.config, saved.objects, saved.kept)
+    learner = learner_of(saved.config, saved.objects, read_preprocessing(saved.folder))
     data, module = learner.data, learner.module
     own = _check_models(module.algorithm, saved, personal=personal)
     if saved.newest is not None and saved.newest.about["data"] != fingerprint(data):

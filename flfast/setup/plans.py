@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
 
+_WITHOUT_FLOAT32 = {"bf16-true", "16-true", "64-true"}
+
 
 def build_plans(phases: list[Phase], model: nn.Module) -> Plans:
     """The function that returns the plan of a round."""
@@ -65,6 +67,11 @@ def build_plan(phase_idx: int, config: DictConfig, model: nn.Module) -> RoundPla
     if precision != config.trainer.precision:
         asked = config.trainer.precision
         log.warning("trainer.precision=%s is computed as %s on a CPU", asked, precision)
+    fp32_precision = config.trainer.get("fp32_precision")
+    if fp32_precision and (isinstance(chosen, int) or precision in _WITHOUT_FLOAT32):
+        where = f"with trainer.precision={precision}" if isinstance(chosen, list) else "on a CPU"
+        log.warning("trainer.fp32_precision=%s has no effect %s", fp32_precision, where)
+        fp32_precision = None
     has_batchnorm = any(True for _ in batchnorm_layers(model))
     if has_batchnorm and config.batch_size in {1, 2} and config.bn != "frozen":
         log.warning("batch_size=%d with BatchNorm: its statistics are noise", config.batch_size)
@@ -86,6 +93,7 @@ def build_plan(phase_idx: int, config: DictConfig, model: nn.Module) -> RoundPla
         shard=config.strategy.get("shard", "clients"),
         devices=f"cpu:{chosen}" if isinstance(chosen, int) else f"gpu:{chosen}",
         precision=precision,
+        fp32_precision=fp32_precision,
     )
 
 
@@ -140,6 +148,7 @@ def build_trainer(
     _, chosen = choose_strategy(config)
     options["devices"] = single_device(chosen, world.local_rank)
     options["precision"] = plan.precision
+    options.pop("fp32_precision", None)  # which `Trainers` uses
     plugins = options.get("plugins") or []
     plugins = plugins if isinstance(plugins, list) else [plugins]
     options["plugins"] = [*plugins, cluster_environment(world)]

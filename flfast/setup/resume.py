@@ -146,7 +146,7 @@ def resume(
     plans = build_plans(phases, learner.module.model)
     for round_idx in range(last, 0, -1):
         before = history[round_idx]["plan/precision"]
-        now = plans(round_idx, history[:round_idx]).precision
+        now = plans(round_idx, history[:round_idx]).arithmetic
         if now != before:
             log.warning(
                 "trainer.precision=%s, but %s up to round %d: results will differ from a run "

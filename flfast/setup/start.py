@@ -137,6 +137,7 @@ def build(
     restored = step(resume, checkpoints, engine.site, learner, phases)
     parts = learner, engine, [*callbacks, keeper], restored
     federation = step(build_federation, phases, job, *parts)
+    return_freed_memory()  # of the trials of engines
 
     loggers = partial(build_loggers, phases[0].config, newest)
     step(accept if world.rank == 0 else None, federation, config, job, restored, loggers)

@@ -96,6 +96,7 @@ KEYS: dict[str, Key] = {
     "trainer.devices": Key("speed"),
     "trainer.enable_model_summary": Key("output"),
     "trainer.enable_progress_bar": Key("output"),
+    "trainer.fp32_precision": Key("speed"),
     "trainer.num_nodes": Key("speed"),
     "trainer.precision": Key("speed"),
     "trainer.profiler": Key("output"),

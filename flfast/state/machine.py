@@ -14,6 +14,11 @@ _CGROUP = Path("/sys/fs/cgroup")
 # From malloc.h of glibc.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
+_KEPT_BYTES = 1 << 30
+
+LARGE_BYTES = 1 << 27
+"""Size from which a tensor has memory of its own, which is returned when it is freed."""
+
 
 def num_cores() -> int:
     """Physical cores that this process may use: fewer than the machine's in a container."""
@@ -57,11 +62,14 @@ def keep_freed_memory() -> None:
     Every local step frees and allocates the same few megabytes. Without this setting the kernel
     maps and zeroes them page by page each time, which is a tenth of a small CNN's step. Other C
     libraries are left alone.
+
+    Memory of large tensors, such as the embedding of a large vocabulary, is returned: they do not
+    fit into the gaps that smaller ones leave, so the process would grow by each.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            mallopt(option, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def return_freed_memory() -> None:

@@ -4,6 +4,8 @@ from typing import Literal, NamedTuple
 
 LastBatch = Literal["keep", "drop", "pad"]
 Shard = Literal["clients", "batch"]
+Fp32 = Literal["ieee", "tf32"]
+"""How a GPU multiplies float32: as IEEE 754 says, or with factors of 10 bits."""
 
 
 class Batching(NamedTuple):
@@ -50,6 +52,7 @@ class RoundPlan(NamedTuple):
         precision: the value of `trainer.precision`.
         work_fraction: fraction of the local epochs or steps that a client does, in (0, 1];
             rounded to whole steps.
+        fp32_precision: the value of `trainer.fp32_precision`; None where it has no effect.
     """
 
     round_idx: int
@@ -63,6 +66,12 @@ class RoundPlan(NamedTuple):
     devices: str
     precision: str
     work_fraction: float = 1.0
+    fp32_precision: Fp32 | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        """The precision, and how float32 is multiplied if the user said so: `32-true ieee`."""
+        return " ".join(filter(None, (self.precision, self.fp32_precision)))
 
     def for_stage(self, epochs: int | None) -> "RoundPlan":
         """The plan of a stage; its own `epochs`, if any, are ignored if the plan has steps."""
@@ -82,4 +91,4 @@ class RoundPlan(NamedTuple):
         """The plan in one line, for the log."""
         strategy = f"{self.strategy}/{self.shard}" if self.strategy == "ddp" else self.strategy
         batch = "all" if self.batching.batch_size == -1 else str(self.batching.batch_size)
-        return f"{strategy} on {self.devices}, {self.precision}, batch {batch}, lr {self.lr:g}"
+        return f"{strategy} on {self.devices}, {self.arithmetic}, batch {batch}, lr {self.lr:g}"

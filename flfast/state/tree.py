@@ -255,6 +255,16 @@ class WeightedMean:
             torch._foreach_add_(*map(list, zip(*added, strict=True)), alpha=weight)
         self.weight += weight
 
+    def add_change(self, start: Tree, end: Tree, weight: float) -> None:
+        """Add `end - start` in the memory of one leaf; all leaves are floating-point."""
+        if self.total is None:
+            self.start_at_zero(end)
+        assert self.total is not None
+        parts = self.total, part_of(end, self.total), part_of(start, self.total)
+        for total, new, old in zip(*map(leaves, parts), strict=True):
+            total.add_(new - old, alpha=weight)
+        self.weight += weight
+
     def add_rows(self, rows: Sequence[Tensor], like: Tree, weights: Sequence[float]) -> None:
         """Add trees one after another, each a row [D] of its leaves: one call for each.
 
@@ -287,11 +297,12 @@ class WeightedMean:
         """
         if self.total is None or not self.weight:
             raise ValueError("no upload to average: the sum of weights is 0")
-        total, self.total, self._flat = self.total, None, None
+        total, self.total = self.total, None
         return tree_map(self._mean, total, self.like)
 
     def _mean(self, total: Tensor, like: Tensor) -> Tensor:
-        mean = total.div_(self.weight)
+        # In place, but not in views of a flat sum, which would keep and write all of it.
+        mean = total.div_(self.weight) if self._flat is None else total / self.weight
         # The mean of bfloat16 uploads stays float32: rounding would lose what averaging gained.
         return mean if like.is_floating_point() else nearest_whole(mean).to(like.dtype)
 

@@ -147,14 +147,14 @@ def test_the_command_runs_jobs_and_keeps_those_of_an_earlier_one(tmp_path):
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
-    first = command("W3, workspaces kept", "W3 plain")
+    first = command("W3", "W3 plain")
     assert first.returncode == 0, first.stdout + first.stderr
     second = command("W3 eager")
     assert second.returncode == 0, second.stdout + second.stderr
     jobs = json.loads((tmp_path / "results.json").read_text())["jobs"]
-    assert [*jobs] == ["W3, workspaces kept", "W3 plain", "W3 eager"]
+    assert [*jobs] == ["W3", "W3 plain", "W3 eager"]
     assert all(job["status"] == "passed" and job["train_s"] > 0 for job in jobs.values())
-    assert abs(jobs["W3 eager"]["loss"] - jobs["W3, workspaces kept"]["loss"]) < 2e-3
+    assert abs(jobs["W3 eager"]["loss"] - jobs["W3"]["loss"]) < 2e-3
     assert "===== W3 eager" in (tmp_path / "logs.txt").read_text()
     wrong = command("W3", "--after", "W99")
     assert wrong.returncode == 1

@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
+from benchmarks import device_mutations
 from benchmarks.mutations import MUTATIONS, _Mutated
 from flfast.zoo.commands.conformance.row_files import read_rows
 
+ALL = {**MUTATIONS, **device_mutations.MUTATIONS}
 
-@pytest.mark.parametrize("name", MUTATIONS)
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_mutation_changes_one_place(name):
-    mutation = MUTATIONS[name]
+    mutation = ALL[name]
     path = importlib.util.find_spec(mutation.module).origin
     source = Path(path).read_text()
     assert source.count(mutation.old) == 1

@@ -46,6 +46,7 @@ BEFORE_TORCH = {
     ("+trainer.max_epochs=3",): "trainer.max_epochs=3 is set by flfast; set local_epochs",
     ("+trainer.max_time=00:01:00:00",): "is set by flfast; set local_steps",
     ("trainer.precision=8",): "trainer.precision=8: must be '32-true', '16-mixed'",
+    ("trainer.fp32_precision=bf16",): "trainer.fp32_precision=bf16: must be 'ieee' or 'tf32'",
     ("trainer.devices=0",): "trainer.devices=0: must be a count >= 1",
     ("last_batch=kep",): "last_batch=kep: must be 'keep', 'drop' or 'pad'",
     ("strategy=dpp",): "strategy=dpp: there is no such option; did you mean dp?",

@@ -51,7 +51,7 @@ def test_a_set_knows_the_clients_that_have_examples_and_no_others(make_data):
     assert (found.groups[found.place] == found.group).all()
     scores = {"loss": torch.arange(len(found.positions)).float()}
     scores |= {"scores": torch.eye(3)[found.place], "targets": torch.from_numpy(found.place)}
-    metrics = set_metrics(data.examples.task_type, {"local": (scores, found)})["local"]
+    metrics = set_metrics(data.examples.task_type, scores, found)
     assert {name: len(value) for name, value in metrics.values.items()}.keys() >= {"loss"}
     assert {len(value) for value in metrics.values.values()} == {3}
     rows = dict(client_columns("local", metrics))

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from algorithms_by_name import SAMPLE, algorithm_of, federation_of
-from engine_runs import Replaying, mlp, ran
+from engine_runs import Replaying, engine_of, mlp, ran
 from strict_device import DEVICE, CopiesByRound, host_copies
 
 from flfast.algorithms.fedprox import fedprox
@@ -189,3 +189,21 @@ def test_copies_to_the_host_are_counted_by_round_and_caller(make_data, make_fede
     assert len(copies.trained) == len(copies.evaluated) == 2
     for copy in chain(*copies.trained, *copies.evaluated):
         assert any(name.startswith(("engines/", "lit/")) for name in copy.callers)
+
+
+@pytest.mark.parametrize("stack", ["auto", 2])
+def test_stacks_are_timed_once_on_a_device(make_data, make_federation, stack):
+    """The federation then trains as on the CPU, and what was chosen can be stored."""
+    federation = make_federation(make_data([9, 5, 3]), mlp(), rounds=2)
+    federation.engine = engine_of(federation, AutoTraining, stack=stack)
+    training, plan = federation.engine.training, federation.plans(1, [])
+    with host_copies() as copies:
+        assert federation.engine.choose(plan) == "fused"
+    stacks = training._fused._decided["stacks"]
+    assert [*map(len, stacks.values())] == [2]
+    with host_copies() as again:
+        federation.engine.choose(plan)
+    assert len(again) < len(copies)
+    federation.run()
+    expected = ran(make_federation(make_data([9, 5, 3]), mlp(), rounds=2), EagerTraining)
+    torch.testing.assert_close(federation.server, expected.server)

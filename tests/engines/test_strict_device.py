@@ -14,8 +14,10 @@ from flfast.state.native.compiler import COMPILERS
 
 ALGORITHMS = ["tests/algorithms/test_contract.py", "-k", "engines_agree and (linear or mlp)"]
 ROUNDS = [
-    *("tests/engines/on_strict_device.py", "tests/engines/on_strict_recordings.py"),
+    *("tests/engines/on_strict_device.py", "tests/engines/copies_on_strict_device.py"),
+    "tests/engines/on_strict_recordings.py",
     *("tests/engines/fused/graph/test_cuda_graphs.py", "tests/lit/test_trainers.py"),
+    "tests/lit/test_user_module.py",
     *(f"tests/engines/fused/test_{name}.py" for name in ("fused", "stacks", "features")),
     *(f"tests/engines/test_{name}.py" for name in ("eager", "stages", "delivery")),
     "tests/engines/evaluation",

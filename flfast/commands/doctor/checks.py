@@ -16,6 +16,7 @@ import torch.distributed as dist
 from flfast.distributed.launcher import RankDiedError, on_ranks
 from flfast.distributed.process_group import enter
 from flfast.engines.fused.graph.executor import choice, wanted
+from flfast.state.fp32 import describe_fp32
 from flfast.state.machine import cpu_name, num_cores
 from flfast.state.native.compiler import loaded, missing
 from flfast.state.version import __version__
@@ -39,7 +40,8 @@ def processors() -> str:
     """Processor, memory, GPUs and driver."""
     memory = psutil.virtual_memory()
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    on = f"{', '.join(gpus)} (driver {_driver()}, CUDA {torch.version.cuda})" if gpus else "no GPU"
+    facts = f"(driver {_driver()}, CUDA {torch.version.cuda}, {describe_fp32()})"
+    on = f"{', '.join(gpus)} {facts}" if gpus else "no GPU"
     return (
         f"{cpu_name()}, {num_cores()} cores, {memory.available / 1e9:.0f} of "
         f"{memory.total / 1e9:.0f} GB free, "

@@ -159,7 +159,7 @@ def raw_rows(
                 f"{', '.join(columns.names)}"
             )
     if unread := [name for name in columns.names if name not in {*read, key}]:
-        log.info("%s: the model does not read the columns %s", where, ", ".join(unread))
+        log.warning("%s: the model does not read the columns %s", where, ", ".join(unread))
     lacking = {
         f"{where}: column {name}": columns.missing(name) & (not kept.may_lack(name))
         for name in kept.names

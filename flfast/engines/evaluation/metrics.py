@@ -3,14 +3,12 @@
 What is measured is the task's. torchmetrics has no metrics by group; tests compare ours with its.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flfast.datamodules.evaluation_sets import EvaluationSet
-from flfast.state.tree import Tree, to_host
 from flfast.tasks.names import falls
 from flfast.tasks.task_type import Statistics, TaskType, group_sums
 
@@ -47,74 +45,50 @@ class GroupMetrics(NamedTuple):
 
 
 def set_metrics(
-    task_type: TaskType, sets: Mapping[str, tuple[Statistics, EvaluationSet]]
-) -> dict[str, GroupMetrics | None]:
-    """Metrics of evaluation sets by group, on the CPU; None if a set has no examples.
+    task_type: TaskType, predictions: Statistics, part: EvaluationSet
+) -> GroupMetrics | None:
+    """Metrics of an evaluation set by group, on the CPU; None if it has no examples.
 
-    They are computed where the predictions of the whole pass are, and read from there at once.
+    `predictions` are those of the whole pass.
     """
-    known = {name: pair for name, pair in sets.items() if len(pair[1].positions)}
-    measured = to_host({name: _measured(task_type, *pair) for name, pair in known.items()})
-    metrics = {
-        name: _group_metrics(task_type, measured[name])._replace(
-            groups=torch.from_numpy(part.groups), single_class=bool(measured[name]["single_class"])
-        )
-        for name, (_, part) in known.items()
-    }
-    return {name: metrics.get(name) for name in sets}
-
-
-def _measured(task_type: TaskType, predictions: Statistics, part: EvaluationSet) -> Tree:
-    """What `_group_metrics` reads of a set, and `single_class`, bool []."""
+    if not len(part.positions):
+        return None
     device = next(iter(predictions.values())).device
     positions = torch.from_numpy(part.positions).to(device)
     chosen = {name: tensor[positions] for name, tensor in predictions.items()}
     place = torch.from_numpy(part.place).to(device)
-    measured = _by_group(task_type, chosen, place, len(part.groups))
-    classifies = task_type.name == "classification"
-    single = _single_class(chosen) if classifies else torch.zeros((), dtype=torch.bool)
-    return {**measured, "single_class": single}
+    metrics = group_metrics(task_type, chosen, place, len(part.groups))
+    return metrics._replace(
+        groups=torch.from_numpy(part.groups),
+        num_examples=metrics.num_examples.cpu(),
+        weight=metrics.weight.cpu(),
+        values={name: value.cpu() for name, value in metrics.values.items()},
+        single_class=task_type.name == "classification" and _single_class(chosen),
+    )
 
 
-def _single_class(statistics: Statistics) -> Tensor:
-    scores, targets = statistics["scores"], statistics["targets"]
-    # Of most models, few examples tell. A GPU would be waited for.
-    if scores.is_cpu and _varies(scores[:_SAMPLE].argmax(dim=1)):
-        return torch.tensor(data=False)
-    return _varies(targets) & ~_varies(scores.argmax(dim=1))
-
-
-def _varies(values: Tensor) -> Tensor:
-    return (values != values[0]).any()
+def _single_class(statistics: Statistics) -> bool:
+    for part in (slice(_SAMPLE), slice(None)):  # of most models, few examples tell
+        predicted = statistics["scores"][part].argmax(dim=1)
+        if bool((predicted != predicted[0]).any()):
+            return False
+    return bool((statistics["targets"] != statistics["targets"][0]).any())
 
 
 def group_metrics(
     task_type: TaskType, predictions: Statistics, group: Tensor, num_groups: int
 ) -> GroupMetrics:
     """Metrics of M predictions by group, int64 [M], in [0, num_groups)."""
-    return _group_metrics(task_type, to_host(_by_group(task_type, predictions, group, num_groups)))
-
-
-def _by_group(
-    task_type: TaskType, predictions: Statistics, group: Tensor, num_groups: int
-) -> Tree:
-    """Attributes of `GroupMetrics` as a tree, where the predictions are."""
     count = torch.bincount(group, minlength=num_groups)
     targets = predictions.get("counts")
     weight = count.double() if targets is None else group_sums(targets, group, num_groups)
     pooled = {}
     if task_type.pooled:
-        measured = task_type.by_group(predictions, torch.zeros_like(group), 1)
-        pooled = {name: measured[name] for name in task_type.pooled}
+        found = task_type.by_group(predictions, torch.zeros_like(group), 1)
+        pooled = {name: float(found[name]) for name in task_type.pooled}
     values = task_type.by_group(predictions, group, num_groups)
-    return {"num_examples": count, "weight": weight, "values": values, "pooled": pooled}
-
-
-def _group_metrics(task_type: TaskType, measured: Tree) -> GroupMetrics:
-    """Metrics of groups from 0, from what `_by_group` has measured; on the CPU."""
-    count, name = measured["num_examples"], task_type.headline
-    pooled = {key: float(value) for key, value in measured["pooled"].items()}
-    groups, weight, values = torch.arange(len(count)), measured["weight"], measured["values"]
+    groups = torch.arange(num_groups)
+    name = task_type.headline
     return GroupMetrics(groups, count, weight, values, pooled, name, (name,))
 
 

@@ -89,7 +89,7 @@ class Evaluation:
         # Every rank computes some metrics, distributed by size.
         order = sorted(sets, key=lambda name: -len(sets[name][1].positions))
         share = order[world.rank :: world.size]
-        own = set_metrics(task_type, {name: sets[name] for name in share})
+        own = {name: set_metrics(task_type, *sets[name]) for name in share}
         parts = gather(world, own, "metrics")
         metrics = {name: value for part in parts for name, value in part.items()}
         return {name: value for name in sets if (value := metrics[name]) is not None}
@@ -101,12 +101,10 @@ class Evaluation:
         found = self.predict(server, plan, passes, together=False)
         task_type = self._site.data.examples.task_type
         return [
-            MeasuredSet(data, name, metrics, _rows(predictions, data.sets[name]))
+            MeasuredSet(data, name, metrics, _rows(predictions, part))
             for data, predictions in found
-            for name, metrics in set_metrics(
-                task_type, {name: (predictions, part) for name, part in data.sets.items()}
-            ).items()
-            if metrics is not None
+            for name, part in data.sets.items()
+            if (metrics := set_metrics(task_type, predictions, part)) is not None
         ]
 
     def predict(

@@ -5,7 +5,7 @@ mere rounding errors into a full step. Where a fixed tolerance is not met, the t
 measures the effect of rounding: it repeats the eager steps from weights with a relative error of
 one unit in the last place. A backward stable computation differs no more than that.
 
-`training.py` runs the trial once per plan. `run/client_stack.py` uses `agree` for stacks.
+`training.py` runs the trial once per plan. `run/stack_choice.py` uses `agree` for stacks.
 """
 
 import math
@@ -21,6 +21,7 @@ from flfast.channel.sent import LocalResult
 from flfast.engines.eager import EagerTraining
 from flfast.engines.local_training import LocalTraining
 from flfast.engines.site import Site
+from flfast.state.fp32 import allows_tf32
 from flfast.state.messages import first_line
 from flfast.state.plan import RoundPlan
 from flfast.state.tree import Tree, tree_map
@@ -121,17 +122,9 @@ def _last_place(dtype: torch.dtype, precision: str, device: torch.device) -> flo
     """Relative unit in the last place of what products are computed from."""
     if precision in {"bf16-mixed", "16-mixed"}:
         dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float16
-    elif device.type == "cuda" and dtype == torch.float32 and _uses_tf32():
+    elif device.type == "cuda" and dtype == torch.float32 and allows_tf32():
         dtype = torch.float16  # TF32 has as many bits of mantissa
     return torch.finfo(dtype).eps
-
-
-def _uses_tf32() -> bool:
-    """Whether torch may round the factors of CUDA products; those of convolutions by default."""
-    try:
-        return torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # torch cannot answer after settings by its newer API
-        return True
 
 
 def _flat(weights: Tree) -> list[Tensor]:

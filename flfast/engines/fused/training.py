@@ -21,6 +21,7 @@ import torch
 from flfast.algorithms.contract.downloads import Download, first_downloads
 from flfast.channel.sent import LocalResult
 from flfast.datamodules.batches import local_epoch
+from flfast.distributed.world import gather
 from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
 from flfast.engines.fused.graph.executor import wanted
@@ -29,13 +30,14 @@ from flfast.engines.fused.graph.loss_scale import loss_scale
 from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
-from flfast.engines.fused.run.client_stack import StackProgram
 from flfast.engines.fused.run.one_client import ClientProgram
+from flfast.engines.fused.run.stack_choice import StackProgram
 from flfast.engines.fused.run.stack_schedule import (
     group_clients,
     local_steps,
     with_equal_leaves,
 )
+from flfast.engines.fused.run.stack_trial import StackForm
 from flfast.engines.local_training import Deliver, check_allowed
 from flfast.engines.site import ClientStart, Site
 from flfast.lit.trainers import CohortModule
@@ -67,6 +69,7 @@ class FusedTraining:
         if reason is not None:
             raise ValueError(f"engine=fused: {reason}; use engine=auto or engine=eager")
         self.check_stack(plan)
+        self.agree_on_stacks(plan)
         return self.name
 
     def obstacle(self, plan: RoundPlan) -> str | None:
@@ -85,13 +88,16 @@ class FusedTraining:
         return known[key]
 
     def check_stack(self, plan: RoundPlan) -> None:
-        """Try one stacked local step, if the user set the number of clients per stack.
+        """Try one stacked local step, if the user set their number; time stacks on a GPU.
 
         Raises:
             ValueError: if clients cannot train together.
         """
-        if self._stack in {"auto", 1}:
-            return
+        if self._stack not in {"auto", 1}:
+            self._check_number(plan)
+        self._time_stacks(plan)
+
+    def _check_number(self, plan: RoundPlan) -> None:
         reason = not_stackable(plan.batching)
         if reason is None:
             client_id, weights = self._site.data.first_client, self._site.first_weights
@@ -106,6 +112,34 @@ class FusedTraining:
             raise ValueError(
                 f"engine.stack={self._stack}: {reason}; use engine.stack=auto or engine.stack=1"
             )
+
+    def _time_stacks(self, plan: RoundPlan) -> None:
+        """Choose the form of a plan's stacks on a GPU; see `StackProgram.try_forms`."""
+        trainer = self._site.trainers.trainer(plan)
+        if trainer.trainer.strategy.root_device.type == "cpu" or self._stack == 1:
+            return
+        if not self._site.algorithm.training_stages:
+            return
+        forms = self._decided.setdefault("stacks", {})
+        if not_stackable(plan.batching) is not None or _form_key(plan) in forms:
+            return
+        client_id, weights = self._site.data.first_client, self._site.first_weights
+        download = first_downloads(self._site.algorithm, weights, client_id)
+        start = self.outside_precision()(self._site.start)
+
+        def trial(_: Sequence[int]) -> None:
+            make_start = partial(start, client_id, download, plan)
+            form = self.programs(plan).try_forms(self._stack, make_start, plan)
+            forms[_form_key(plan)] = [*form]
+
+        trainer.fit_cohort(CohortModule(self._site.module, trial), [client_id])
+
+    def agree_on_stacks(self, plan: RoundPlan) -> None:
+        """Take the first rank's forms of stacks on a GPU; collective."""
+        device = self._site.trainers.trainer(plan).trainer.strategy.root_device
+        if device.type != "cpu":
+            forms = self._decided.setdefault("stacks", {})
+            forms |= gather(self._site.world, forms)[0]
 
     def train(
         self, clients: Sequence[int], download: Download, plan: RoundPlan, deliver: Deliver
@@ -154,6 +188,8 @@ class FusedTraining:
             measure = partial(self.outside_precision()(self._site.measured), plan=plan)
             client = ClientProgram(self._local_steps(plan), self._site.data.stored, measure)
             self._programs[key] = StackProgram(client, known)
+        form = self._decided.get("stacks", {}).get(_form_key(plan), ())
+        self._programs[key].form = StackForm(*form)
         return self._programs[key]
 
     def _local_steps(self, plan: RoundPlan) -> list[LocalStep]:
@@ -222,6 +258,11 @@ class FusedTraining:
             for members in rates.values()
             for stack in group_clients([sizes_of_steps(k) for k in members], width, exact=exact)
         ]
+
+
+def _form_key(plan: RoundPlan) -> str:
+    """Name of what the form of stacks depends on; the same on all ranks."""
+    return f"{plan.phase} {plan.strategy} {plan.precision}"
 
 
 def not_stackable(batching: Batching) -> str | None:

@@ -8,6 +8,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from flfast.datamodules.prepared import preprocessing_of
 from flfast.datamodules.preprocessing import FILE as PREPROCESSING
 from flfast.federation.loop import Federation
 from flfast.lit.user_module import UserModule
@@ -46,7 +47,7 @@ class FinalWeights(Callback):
     @rank_zero_only
     def on_run_start(self, federation: Federation) -> None:
         """Write `preprocessing.json`: what the data's source made of raw values."""
-        federation.data.examples.preprocessing.write(federation.run_dir)
+        preprocessing_of(federation.data.examples).write(federation.run_dir)
 
     def on_run_end(self, federation: Federation) -> None:
         """Write the files: rank 0 the server's, each rank those of its clients."""

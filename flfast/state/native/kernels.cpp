@@ -5,6 +5,7 @@
 #include "convolutions.h"
 #include "cross_entropy.h"
 #include "distance.h"
+#include "pointwise.h"
 #include "products.h"
 #include "rounding.h"
 #include "tape.h"
@@ -19,6 +20,9 @@ TORCH_LIBRARY(flfast, m) {
   m.def("conv_pool_backward(Tensor g, Tensor y, Tensor places, Tensor x, Tensor w, int[] padding, "
         "bool needs_x) -> (Tensor, Tensor, Tensor)");
   m.def("squared_distance(Tensor left, Tensor right) -> Tensor");
+  m.def("pointwise(Tensor[] reads, Tensor(a!)[] written, Tensor[] factors, Tensor[] scalars, "
+        "float[] numbers, int[] code, int num_results, int num_kept, "
+        "int num_scratch) -> Tensor[]");
   m.def("cross_entropy(Tensor logits, Tensor targets) -> (Tensor losses, Tensor softmax)");
   m.def("cross_entropy_gradient(Tensor g, Tensor softmax, Tensor targets) -> Tensor");
   m.def("largest_magnitudes(Tensor vector, int[] nums, int[] widths) -> Tensor");
@@ -40,6 +44,7 @@ TORCH_LIBRARY_IMPL(flfast, CPU, m) {
   m.impl("conv_pool", conv_pool);
   m.impl("conv_pool_backward", conv_pool_backward);
   m.impl("squared_distance", squared_distance);
+  m.impl("pointwise", pointwise);
   m.impl("cross_entropy", cross_entropy);
   m.impl("cross_entropy_gradient", cross_entropy_gradient);
   m.impl("largest_magnitudes", largest_magnitudes);

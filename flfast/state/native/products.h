@@ -122,7 +122,8 @@ INLINED void updates(float* w, const float* scaled, const float* x, int64_t k, i
   UNROLLED for (int c = 0; c < C; ++c)
     UNROLLED for (int b = 0; b < B; ++b) {
       acc[c][b] = V::load(w + c * K + k + b * L);
-      if (beta != 1.0f) acc[c][b] *= beta;
+      if (beta == 0.0f) acc[c][b] = typename V::Vector{};  // whatever is there
+      else if (beta != 1.0f) acc[c][b] *= beta;
     }
   for (int64_t r = 0; r < M; ++r) {
     typename V::Vector part[B];

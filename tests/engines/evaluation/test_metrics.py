@@ -176,9 +176,7 @@ def test_a_set_knows_whether_one_class_is_predicted_for_all(task, num):
     )
 
     def single(outputs, targets):
-        return set_metrics(TASKS[task], {"set": (stored(TASKS[task], outputs, targets), part)})[
-            "set"
-        ].single_class
+        return set_metrics(TASKS[task], stored(TASKS[task], outputs, targets), part).single_class
 
     assert not single(outputs, targets)
     if task == "classification":

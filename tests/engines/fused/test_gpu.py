@@ -27,6 +27,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
 ON_GPU = {"accelerator": "gpu", "devices": [0], "precision": "64-true"}
+FLOAT32 = {**ON_GPU, "precision": "32-true"}
+PROMISED = {"ieee": 1e-5, "tf32": 1e-3, None: 1e-3}
+"""By `trainer.fp32_precision`: how near the engines are, as docs/engines.md says."""
 IMAGE = (1, 8, 8)
 
 
@@ -38,6 +41,17 @@ def cnn():
         nn.Flatten,
         lambda: nn.Linear(36, 3),
     )
+
+
+def with_arithmetic(federation, fp32_precision):
+    """The federation, whose plans have a `trainer.fp32_precision`."""
+    before = federation.plans
+
+    def plans(*position):
+        return before(*position)._replace(fp32_precision=fp32_precision)
+
+    federation.plans = plans
+    return federation
 
 
 def with_dropout():
@@ -65,6 +79,40 @@ def test_recorded_rounds_are_those_of_the_eager_engine(
 
     fused = assert_engines_agree(make, stack=stack, engine=Replaying, tol=1e-8)
     assert fused.engine.training.recordings() > 0
+
+
+@pytest.mark.parametrize("stack", [1, 9])
+@pytest.mark.parametrize("model", [mlp, with_batchnorm, cnn])
+@pytest.mark.parametrize("fp32_precision", PROMISED)
+def test_float32_keeps_what_its_arithmetic_promises(
+    make_data, make_federation, stack, model, fp32_precision
+):
+    def make():
+        federation = make_federation(
+            make_data([9, 14, 3, 26, 7], features=IMAGE if model is cnn else (5,)),
+            model(),
+            optimizer=partial(torch.optim.SGD, momentum=0.9),
+            batching=Batching(4, drop_single=True),
+            lr=0.02,
+            rounds=2,
+            trainer=FLOAT32,
+        )
+        return with_arithmetic(federation, fp32_precision)
+
+    tol = PROMISED[fp32_precision]
+    fused = assert_engines_agree(make, stack=stack, engine=Replaying, tol=tol, loss_tol=tol)
+    assert fused.engine.training.recordings() > 0
+
+
+def test_ieee_gives_the_losses_of_the_cpu(make_data, make_federation):
+    def losses(trainer, fp32_precision):
+        data = make_data([9, 14, 3, 26, 7], features=IMAGE)
+        federation = make_federation(data, cnn(), lr=0.02, rounds=2, trainer=trainer)
+        federation = ran(with_arithmetic(federation, fp32_precision), Replaying)
+        return [row["train/loss"] for row in federation.history[1:]]
+
+    on_cpu = losses({"precision": "32-true"}, None)
+    assert losses(FLOAT32, "ieee") == pytest.approx(on_cpu, rel=1e-4)
 
 
 @pytest.mark.parametrize("batching", [Batching(-1), Batching(8, micro_batch=3)])

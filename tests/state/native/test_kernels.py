@@ -192,3 +192,23 @@ def test_nan_is_not_hidden(kernels):
 def test_a_target_that_is_no_class_is_an_error(kernels):
     with pytest.raises(IndexError, match="Target 3 is out of bounds"):
         kernels.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3]))
+
+
+@settings(deadline=None, max_examples=18)
+@given(shapes)
+def test_products_within_a_pass(kernels, shape):
+    x, w, _, g = drawn(shape)
+    product = g.mT @ x
+    # w - product * 0.5; registers: product and result, w, the product, one of scratch, 0.5
+    code = [2, 4, 3, 5, 1, 1, 2, 4]
+    found = kernels.pointwise([w], [], [g, x], [], [0.5], code, 2, 1, 1)
+    torch.testing.assert_close(found, [product, w - 0.5 * product], **near)
+
+
+def test_a_pass_takes_tensors_of_other_layouts(kernels):
+    x = torch.randn(2, 3, 5, 5)
+    y = torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
+    (found,) = kernels.pointwise([x, y], [], [], [], [], [1, 0, 1, 2], 1, 0, 0)
+    assert torch.equal(found, x - y)
+    with pytest.raises(RuntimeError, match="one shape and layout"):
+        kernels.pointwise([], [x, y], [], [], [], [1, 0, 1, 0], 0, 0, 0)

@@ -43,6 +43,17 @@ def is_contiguous(node: Any) -> bool:
     return is_plain(node) and node.meta["val"].is_contiguous()
 
 
+def transposed(node: Any) -> Any:
+    """The tensor that a node transposes in its last two dimensions; None if there is none."""
+    if is_call(node, torch.ops.aten.t.default):
+        return node.args[0]
+    if is_call(node, torch.ops.aten.transpose.int):
+        num_dims = len(shape(node))
+        swapped = {dim % num_dims for dim in node.args[1:]}
+        return node.args[0] if swapped == {num_dims - 2, num_dims - 1} else None
+    return None
+
+
 def put(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
     """Put a call of another operator in the place of a node."""
     with graph.inserting_before(node):
@@ -72,7 +83,7 @@ def changed_nodes(graph: Graph) -> set[Node]:
     return {
         node
         for call in graph.nodes
-        for written in _written_arguments(call)
+        for written in written_arguments(call)
         for node in (call, *same_memory(written))
     }
 
@@ -80,11 +91,11 @@ def changed_nodes(graph: Graph) -> set[Node]:
 def changes_between(earlier: Node, later: Node) -> bool:
     """Whether an operator strictly between `earlier` and `later` changes an input of `earlier`."""
     read = {memory for node in earlier.all_input_nodes for memory in same_memory(node)}
-    changed = (written for node in between(earlier, later) for written in _written_arguments(node))
+    changed = (written for node in between(earlier, later) for written in written_arguments(node))
     return any(read.intersection(same_memory(written)) for written in changed)
 
 
-def _written_arguments(node: Node) -> Iterator[Node]:
+def written_arguments(node: Node) -> Iterator[Node]:
     """The arguments that an operator changes in place."""
     if not is_mutable(node):
         return

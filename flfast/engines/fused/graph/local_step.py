@@ -85,16 +85,16 @@ class LocalStep:
         exact = all(p.dtype in {torch.float32, torch.float64} for p in state["params"].values())
         changes = self.algorithm.correct is not None or bool(self.clip.limit)
         scaled = exact and self.optimizer.scaled and not changes
-        if scaled and self.optimizer.loss_scale is None:
-            factor = settings["lr"]
-        else:  # a loss scale may overflow, and is divided by before lr is applied
-            factor = self._scale(state, torch.ones_like(settings["lr"]))
+        # A loss scale may overflow: it is divided by before lr is applied.
+        folded = scaled and self.optimizer.loss_scale is None
+        factor = settings["lr"] if folded else self._scale(state)
         grads = self._gradients(state, context, settings, batch, factor=factor)
         self._update(state, context, settings, grads, scaled=scaled)
 
     def accumulate(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
         """Add a micro-batch's gradient to `state["grads"]`, times its share and the loss scale."""
-        factor = self._scale(state, batch["share"])
+        scale = self._scale(state)
+        factor = batch["share"] if scale is None else batch["share"] * scale
         grads = self._gradients(state, context, settings, batch, factor=factor)
         for name, grad in grads.items():
             state["grads"][name].add_(grad)
@@ -114,14 +114,15 @@ class LocalStep:
         for grad in state["grads"].values():
             grad.zero_()
 
-    def _scale(self, state: Tree, factor: Tensor) -> Tensor:
-        """A factor of the loss, times the loss scale if there is one."""
+    def _scale(self, state: Tree) -> Tensor | None:
+        """The loss scale, [], if there is one."""
         if self.optimizer.loss_scale is None:
-            return factor
-        return factor * state["optimizer"][SCALE]["scale"]
+            return None
+        scale: Tensor = state["optimizer"][SCALE]["scale"]
+        return scale
 
     def _gradients(
-        self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, factor: Tensor
+        self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, factor: Tensor | None
     ) -> Tree:
         """Gradients of `factor` times the objective; adds the loss to `state["loss"]`."""
         joint_buffers = {name: state["buffers"][name] for name in self.joint["buffers"]}
@@ -162,19 +163,23 @@ class LocalStep:
         joint_buffers: Tree,
         examples: Batch,
         ctx: Context,
-        factor: Tensor,
+        factor: Tensor | None,
     ) -> tuple[Tensor, Tree]:
-        """The loss, and `factor` times its gradient by name."""
+        """The loss, and `factor` times its gradient by name; None is a factor of one."""
         given = {**params, **joint_buffers}
         objective, gradient = self.algorithm.objective(self.stage)
         if gradient is not None:
             loss, grads = gradient(task, given, examples, ctx)
+            found = {name: grads[name].detach() for name in self.trained if name in grads}
+            if factor is None:
+                return loss, found
             scale = factor.to(loss.dtype)
-            return loss, {n: grads[n].detach() * scale for n in self.trained if n in grads}
+            return loss, {name: grad * scale for name, grad in found.items()}
         loss = objective(task, given, examples, ctx)
         trained = [params[name] for name in self.trained]
-        found = torch.autograd.grad(loss, trained, factor.to(loss.dtype), allow_unused=True)
-        pairs = zip(self.trained, found, strict=True)
+        outer = None if factor is None else factor.to(loss.dtype)
+        parts = torch.autograd.grad(loss, trained, outer, allow_unused=True)
+        pairs = zip(self.trained, parts, strict=True)
         return loss, {name: grad for name, grad in pairs if grad is not None}
 
     def _update(

@@ -1,11 +1,13 @@
 """Replaces operators of a traced step by our C++ kernels where those are faster.
 
 After the kernels of products come proximal terms in a single pass over the weights: the pull
-towards an anchor, and the distance.
+towards an anchor, and the distance. What is left of elementwise operators is joined last.
 """
 
 import math
 import operator
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +25,9 @@ from flfast.engines.fused.graph.dataflow import (
     remove_unused,
     same_memory,
     shape,
+    transposed,
 )
+from flfast.engines.fused.graph.pointwise import join_pointwise
 from flfast.engines.fused.graph.pooling import join_convolutions
 from flfast.state.native.compiler import missing
 
@@ -43,7 +47,7 @@ _LOG_SOFTMAX_BACKWARD = aten._log_softmax_backward_data.default  # noqa: SLF001 
 _UPDATES = (aten.addmm_.default, aten.baddbmm_.default)
 
 
-def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
+def lower(graph: Graph, skip: Collection[str] = ()) -> None:
     """Replace products of few rows, and pooled convolutions, by our kernels.
 
     The kernels use one core. With several threads, or where they cannot be compiled, the graph
@@ -51,8 +55,7 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
 
     Args:
         graph: graph of a step, after `rewrite`; changed in place.
-        convolutions: whether convolutions are joined with their pools.
-        pulls: whether proximal terms are joined with the products.
+        skip: passes of `skipped_passes.py` that are left out.
     """
     found = any(is_plain(node) for node in calls(graph, *_SUMS, *_PRODUCTS, *_UPDATES))
     if torch.get_num_threads() > 1 or not found or missing() is not None:
@@ -65,11 +68,14 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
         _update_bias(graph, node)
     for node in calls(graph, aten.nll_loss_forward.default):
         _cross_entropy(graph, node)
-    if convolutions:
-        join_convolutions(graph)
-    if pulls:
-        join_pulls(graph)
-        measure_distances(graph)
+    for name, join in (
+        ("convolutions", join_convolutions),
+        ("pulls", join_pulls),
+        ("pulls", measure_distances),
+        ("pointwise", partial(join_pointwise, most_rows=MOST_ROWS)),
+    ):
+        if name not in skip:
+            join(graph)
     remove_unused(graph)
     graph.lint()
 
@@ -77,7 +83,7 @@ def lower(graph: Graph, *, convolutions: bool, pulls: bool) -> None:
 def _forward(graph: Graph, node: Node) -> bool:
     """Replace x @ w.T + bias, and a relu that follows, by `linear`; whether it was possible."""
     bias, x, w = _operands(node)
-    weight = _transposed(w)
+    weight = transposed(w)
     if weight is None or node.kwargs or not _fit(x, weight):
         return False
     if bias is not None and not (is_plain(bias) and shape(bias) == shape(weight)[:-1]):
@@ -90,7 +96,7 @@ def _forward(graph: Graph, node: Node) -> bool:
 def _backward(graph: Graph, node: Node) -> bool:
     """Replace g @ w, and a relu's mask, by `input_gradient`; whether it was possible."""
     bias, g, weight = _operands(node)
-    if bias is not None or not _fit(g, weight) or _transposed(weight) is not None:
+    if bias is not None or not _fit(g, weight) or transposed(weight) is not None:
         return False
     mask = _only_user(node, aten.threshold_backward.default)
     active, last = None, node
@@ -103,8 +109,8 @@ def _backward(graph: Graph, node: Node) -> bool:
 def _update(graph: Graph, node: Node) -> None:
     """Replace w = beta * w + alpha * g.T @ x by `weight_update_`."""
     args: Any = node.args
-    w, transposed, x = args
-    g = _transposed(transposed)
+    w, columns, x = args
+    g = transposed(columns)
     if g is not None and _fit(x, w) and is_plain(g):
         options: Any = node.kwargs
         factors = (float(options.get(name, 1)) for name in ("beta", "alpha"))
@@ -163,17 +169,6 @@ def _cross_entropy(graph: Graph, node: Node) -> None:
 def _operands(node: Node) -> list[Any]:
     """The operands of a product: bias or None, left, right."""
     return list(node.args) if node.target in _SUMS else [None, *node.args]
-
-
-def _transposed(node: Any) -> Any:
-    """The tensor that a node transposes; None if it does not transpose."""
-    if is_call(node, aten.t.default):
-        return node.args[0]
-    if is_call(node, aten.transpose.int):
-        num_dims = len(shape(node))
-        swapped = {dim % num_dims for dim in node.args[1:]}
-        return node.args[0] if swapped == {num_dims - 2, num_dims - 1} else None
-    return None
 
 
 def _fit(rows: Any, weight: Any) -> bool:

@@ -66,6 +66,10 @@ class StepPrograms:
         module = self._traced[1]
         return GraphModule(module, deepcopy(module.graph))
 
+    def forget(self) -> None:
+        """Drop all programs, and the memory of their recordings."""
+        self._programs.clear()
+
     def program(self, key: Hashable, make: Callable[[], Executor], *, num_state: int) -> Executor:
         """The program of a key, compiled when it is first needed.
 
@@ -92,6 +96,7 @@ class BoundStep:
         trees: state, context, settings, and the part of the batch that is no row.
         single: for a stack, the trees of any one of its clients. Leaves of `trees` that have one
             axis more are [S, ...]; all clients share the others.
+        unfold: whether a stack's convolutions are batched products; see `vmap_graph`.
     """
 
     def __init__(
@@ -101,8 +106,10 @@ class BoundStep:
         trees: list[Tree],
         *,
         single: list[Tree] | None = None,
+        unfold: bool = False,
     ) -> None:
         self._programs, self._kind, self._single = programs, kind, single
+        self._unfold = unfold
         self._trees = trees if single is None else single
         self._fixed = [leaf for tree in trees for leaf in leaves(tree)]
         self._num_state = len(list(leaves(trees[0])))
@@ -120,7 +127,7 @@ class BoundStep:
             (name, leaf.dtype, leaf.is_contiguous(), alone.shape)
             for name, leaf, alone in zip(*columns, strict=True)
         )
-        self._key = (kind, layout, self._autocast, self._shared)
+        self._key = (kind, layout, self._autocast, self._shared, unfold)
         self._executors: dict[Hashable, Executor] = {}
 
     def __call__(self, rows: Tree, *, num: int) -> None:
@@ -200,7 +207,8 @@ class BoundStep:
         module = self._programs.operators(self._kind, self._trees, one_step)
         *rest, batch = self._trees
         with torch.inference_mode(mode=False):
-            return _executor(module, [*rest, batch, one_step], self._shared)
+            given = [*rest, batch, one_step]
+            return _executor(module, given, self._shared, unfold=self._unfold)
 
 
 class SplitStep(NamedTuple):
@@ -219,7 +227,9 @@ class SplitStep(NamedTuple):
     features: list[Tensor]
 
 
-def _executor(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None) -> Executor:
+def _executor(
+    module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] | None, *, unfold: bool
+) -> Executor:
     """Compile a step: for one client, or for stacks of any width where `shared` is given."""
     sliced = len(trees[-1])
     if shared is None:
@@ -227,7 +237,9 @@ def _executor(module: GraphModule, trees: list[Tree], shared: tuple[bool, ...] |
     singles = [leaf for tree in trees for leaf in leaves(tree)]
     shared = (*shared, *[False] * sliced)
     # Two widths show how the operators depend on the number of clients.
-    pair = (rewritten(vmap_graph(module, singles, shared, width)) for width in (2, 3))
+    pair = (
+        rewritten(vmap_graph(module, singles, shared, width, unfold=unfold)) for width in (2, 3)
+    )
     return executor(*pair, sliced=sliced)
 
 

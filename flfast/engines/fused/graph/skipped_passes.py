@@ -11,12 +11,13 @@ PASSES = {
     "kernels": "our C++ in place of products of few rows (`lowering.py`)",
     "convolutions": "convolution, pool and ReLU as one operator (`pooling.py`)",
     "pulls": "proximal terms in one pass (`lowering.py`)",
+    "pointwise": "elementwise operators in one pass over memory (`pointwise.py`)",
     "frozen_layers": "activations of frozen layers are kept (`frozen_layers.py`)",
     "padding": "batches are padded to few sizes (`run/step_schedule.py`)",
 }
-"""What each pass does. Without `kernels` there are no `pulls` and no `convolutions`, which also
-need `pooling`. Without `padding` there are no kept activations of frozen layers and no parts of a
-whole batch."""
+"""What each pass does. Without `kernels` there are no `pulls`, no `pointwise` and no
+`convolutions`; the last also need `pooling`. Without `padding` there are no kept activations of
+frozen layers and no parts of a whole batch."""
 
 
 def skipped() -> frozenset[str]:

@@ -44,8 +44,7 @@ def lowered(module: GraphModule) -> GraphModule:
     """The module with our C++ kernels where they are faster; changed in place."""
     skip = skipped()
     if "kernels" not in skip:
-        kept = {name: name not in skip for name in ("convolutions", "pulls")}
-        lower(module.graph, **kept)
+        lower(module.graph, skip)
     keep_workspace(module)
     module.recompile()
     return module

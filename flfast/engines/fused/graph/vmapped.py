@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from flfast.engines.fused.graph import unfolded
 from flfast.engines.fused.graph.dataflow import (
     calls,
     changes_between,
@@ -28,13 +29,18 @@ _LAYOUTS = {torch.channels_last, torch.channels_last_3d}
 
 
 def vmap_graph(
-    module: GraphModule, single: Sequence[Tensor], shared: Sequence[bool], width: int
+    module: GraphModule,
+    single: Sequence[Tensor],
+    shared: Sequence[bool],
+    width: int,
+    *,
+    unfold: bool = False,
 ) -> GraphModule:
     """The same step for `width` independent clients.
 
     `module` is the step of one client, and may be changed; `single` are its inputs. Clients have
     the same inputs where `shared` says so; the others get a leading client axis. The width is at
-    least 2.
+    least 2. With `unfold`, convolutions become batched products; otherwise they have groups.
 
     Raises:
         RuntimeError: if vmap has no batching rule for an operator.
@@ -42,7 +48,8 @@ def vmap_graph(
     axes = tuple(None if same else 0 for same in shared)
     inputs = stand_ins(single, [None if same else width for same in shared])
     _leave_out_strides(module.graph)
-    run = torch.func.vmap(_VmapInterpreter(module).run_nodes, in_dims=axes, randomness="different")
+    interpreter = _VmapInterpreter(module, _REPLACEMENTS | (_UNFOLDED if unfold else {}))
+    run = torch.func.vmap(interpreter.run_nodes, in_dims=axes, randomness="different")
     # The graph already contains autocast's casts.
     with no_vmap_fallback(), torch.autocast(inputs[0].device.type, enabled=False):
         return record(run, inputs)
@@ -60,7 +67,8 @@ def _leave_out_strides(graph: Graph) -> None:
             node.replace_all_uses_with(x)
             graph.erase_node(node)
     for node in calls(graph, aten.copy_.default):
-        view, source, *_ = node.args
+        args: Any = node.args
+        view, source, *_ = args
         if not node.users and is_call(view, aten.as_strided.default) and [*view.users] == [node]:
             _leave_out_copy(graph, node, source)
 
@@ -100,6 +108,10 @@ def _layout(value: Tensor) -> tuple[Any, ...]:
 class _VmapInterpreter(Interpreter):
     """Runs a graph, and replaces operators that vmap does not know or runs slowly."""
 
+    def __init__(self, module: GraphModule, replacements: dict[Any, Callable[..., Any]]) -> None:
+        super().__init__(module)
+        self._replacements = replacements
+
     def run_nodes(self, *inputs: Tensor) -> Any:
         """Like `run`, but without tqdm.
 
@@ -116,7 +128,7 @@ class _VmapInterpreter(Interpreter):
         if kwargs.get("memory_format") in _LAYOUTS:
             # vmap cannot change layouts. Operators that need another layout copy on their own.
             kwargs = {name: value for name, value in kwargs.items() if name != "memory_format"}
-        return super().call_function(_REPLACEMENTS.get(target, target), args, kwargs)
+        return super().call_function(self._replacements.get(target, target), args, kwargs)
 
 
 def _addcmul(x: Tensor, left: Tensor, right: Tensor, *, value: float = 1) -> Tensor:
@@ -159,4 +171,9 @@ _REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _addmm,
     aten.nll_loss_forward.default: _nll_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,
+}
+
+_UNFOLDED: dict[Any, Callable[..., Any]] = {
+    aten.convolution.default: unfolded.convolution,
+    aten.convolution_backward.default: unfolded.convolution_backward,
 }

@@ -1,24 +1,22 @@
 """Trains a stack of clients: each run of a program takes one local step of all of them.
 
-`StackProgram` is used by `engines/fused/training.py` beside `ClientProgram` (`one_client.py`):
+`engines/fused/training.py` uses it, as `StackProgram`, beside `ClientProgram` (`one_client.py`):
 
-1. `width` decides, with `stack_schedule.py`, how many clients train together.
+1. `stack_choice.StackProgram` chooses how many clients train together.
 2. `stack_schedule.py` groups clients of similar length into stacks before training.
 3. `train` loads the clients into one training state, whose leaves have a client axis in front.
 4. `stack_schedule.stack_spans` and `example_rows.py` give the spans and their rows.
 5. `graph/programs.py` runs the spans with the step that `graph/vmapped.py` made for stacks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Literal
 
 import numpy as np
 import torch
 
 from flfast.algorithms.contract import Context
 from flfast.datamodules.client_data import ClientDataModule
-from flfast.engines.fused.agreement import TrialSteps, agree, perturbations
 from flfast.engines.fused.graph.programs import BoundStep
 from flfast.engines.fused.graph.trace import like
 from flfast.engines.fused.run.one_client import ClientProgram
@@ -26,11 +24,11 @@ from flfast.engines.fused.run.stack_schedule import (
     LocalSteps,
     StackOrder,
     StackSpan,
-    auto_width,
     local_steps,
     read_groups,
     stack_spans,
 )
+from flfast.engines.fused.run.stack_trial import StackForm
 from flfast.engines.fused.run.training_state import TrainingState, bare_result
 from flfast.engines.local_training import TrainedStack
 from flfast.engines.site import ClientStart
@@ -39,84 +37,17 @@ from flfast.state.precision import to_device
 from flfast.state.tree import Tree, joined, tree_map
 
 
-class StackProgram:
+class ClientStack:
     """Trains clients together, in tensors whose first axis is the client.
 
-    `client` trains single ones. `widths` has stack widths decided so far, by largest batch and
-    batching; new ones are added.
+    Attributes:
+        client: trains single ones.
+        form: how stacks train on a GPU.
     """
 
-    def __init__(self, client: ClientProgram, widths: dict[str, int]) -> None:
-        self.client = client
+    def __init__(self, client: ClientProgram) -> None:
+        self.client, self.form = client, StackForm()
         self._state = client.state  # until a stack is wider
-        self._widths = widths
-
-    def width(
-        self, asked: int | Literal["auto"], make_start: Callable[[], ClientStart], plan: RoundPlan
-    ) -> int:
-        """The number of clients to train together.
-
-        Args:
-            asked: this number; or `auto`, the largest number that is faster, and 1 if a trial
-                finds that stacked clients train to other weights than single ones.
-            make_start: gives the start of the client with the largest batches.
-            plan: epochs or steps, learning rate.
-        """
-        if asked != "auto":
-            return asked
-        start = make_start()
-        few = plan._replace(local_steps=2, local_epochs=None)
-        (largest, *_) = _local_steps([start.data], [few])[0].sizes
-        key = f"{largest} {tuple(plan.batching)}"
-        if key not in self._widths:
-            width = self._auto_width(start, int(largest), plan.round_idx)
-            if width > 1 and not self._agrees(make_start, few):
-                width = 1
-            self._widths[key] = width
-        return self._widths[key]
-
-    def _auto_width(self, start: ClientStart, num_examples: int, round_idx: int) -> int:
-        with torch.inference_mode():
-            (context,) = self.client.contexts.on_device([start.context], round_idx)
-            indices = start.data.indices[:1].repeat(num_examples)
-            rows = self.client.reader.read(indices, start.data)
-            batch = self.client.batch(num_examples)
-            self._state.load([start._replace(context=context)])
-        widths = []
-        for stage, programs in enumerate(self.client.programs):
-            with torch.inference_mode():
-                client_id = start.data.client_id
-                context = self.client.reach_stage(self._state, 0, stage, client_id, context)
-                settings = self.client.settings(stage, context)
-            trees = [self._state.slot(0, stage), context.trees, settings, batch]
-            by_name = dict(zip(self.client.reader.names, rows, strict=True))
-            step = programs.operators("whole", trees, by_name)
-            model = self.client.steps[stage].model
-            widths.append(auto_width(step, model, num_examples=num_examples))
-        return min(widths)
-
-    def _agrees(self, make_start: Callable[[], ClientStart], plan: RoundPlan) -> bool:
-        """Whether a stack of the same client twice trains to the weights of the single client."""
-        plans = [plan] * len(self.client.steps)
-        expected = self._train_alone(make_start(), plans)
-        try:
-            pair = self.train([make_start(), make_start()], [plans, plans])
-            stacked = [result.done.weights for part in pair for result in part.results()]
-        except Exception:  # noqa: BLE001 - vmap and tracing may raise any exception
-            return False
-        if all(agree(weights, expected) for weights in stacked):
-            return True
-        nearby = [
-            self._train_alone(start._replace(context=context), plans)
-            for perturb in perturbations(plan.precision, self.client.device)
-            for start in [make_start()]
-            for context in [start.context._replace(start=perturb(start.context.start))]
-        ]
-        return all(agree(weights, expected, nearby=nearby) for weights in stacked)
-
-    def _train_alone(self, start: ClientStart, plans: Sequence[RoundPlan]) -> TrialSteps:
-        (result,) = self.client.train(start, plans)
-        return TrialSteps(start.context.start, result.done.weights)
 
     def train(
         self, stack: Sequence[ClientStart], plans: Sequence[Sequence[RoundPlan]]
@@ -140,7 +71,7 @@ class StackProgram:
             [start.data.subset(step.stage.share, stage) for start in stack]
             for stage, step in enumerate(self.client.steps)
         ]
-        stages = [*map(_local_steps, parts, zip(*plans, strict=True))]
+        stages = [*map(steps_of, parts, zip(*plans, strict=True))]
         seen = np.zeros(len(stack), dtype=np.int64)
         with torch.inference_mode():
             contexts = self._load(stack, plans[0][0].round_idx)
@@ -209,7 +140,9 @@ class StackProgram:
                 state = self._state.slots(place, width, stage)
                 context = _narrow_context(together, single[1], slice(place, place + width))
             trees = [state, context, settings, self._batch]
-            return BoundStep(programs, "whole", trees, single=None if width == 1 else single)
+            alone = width == 1
+            of_one, unfold = None if alone else single, self.form.unfold and not alone
+            return BoundStep(programs, "whole", trees, single=of_one, unfold=unfold)
 
         spans = stack_spans(order.sizes, data[0].batching, exact=exact)
         # Each read of augmented examples draws from the generators of its clients.
@@ -260,7 +193,7 @@ def _num_examples(steps: LocalSteps, data: ClientDataModule) -> int:
     return min(steps.total, steps.epoch, len(data.indices))
 
 
-def _local_steps(data: Sequence[ClientDataModule], plans: Sequence[RoundPlan]) -> list[LocalSteps]:
+def steps_of(data: Sequence[ClientDataModule], plans: Sequence[RoundPlan]) -> list[LocalSteps]:
     """Every client's local steps."""
     return [
         local_steps(

@@ -10,7 +10,7 @@ traced step of one client.
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -238,10 +238,13 @@ def read_groups(
         yield group
 
 
-def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int:
+def auto_width(
+    step: GraphModule, model: nn.Module, *, num_examples: int, unfold: bool = False
+) -> int:
     """The number of clients to train together; 1 where stacks are not faster.
 
     `step` is traced, of one client, and `num_examples` those of the largest batch.
+    With `unfold`, convolutions keep their windows in memory.
     """
     inputs = [node.meta["val"] for node in placeholders(step.graph) if node.users]
     state = sum(map(_bytes, inputs))
@@ -250,16 +253,39 @@ def auto_width(step: GraphModule, model: nn.Module, *, num_examples: int) -> int
         # An upper bound: all intermediate values at once.
         results = [node.meta.get("val") for node in step.graph.nodes if node.op == "call_function"]
         needed = state + sum(_bytes(value) for value in results if isinstance(value, Tensor))
+        needed += unfolded_bytes(step) if unfold else 0
         free, _ = torch.cuda.mem_get_info(device)
         return max(int(FREE_SHARE * free / needed), 1)
     num_params = sum(p.numel() for p in model.parameters())
-    convolves = any(node.target is aten.convolution.default for node in step.graph.nodes)
     # Clients of a stack draw together, so their numbers are not those of single clients.
-    draws = any(map(is_random, step.graph.nodes))
-    if convolves or draws or num_params * num_examples > CPU_PRODUCTS:
+    if convolves(step) or draws(step) or num_params * num_examples > CPU_PRODUCTS:
         return 1
     return max(min(CPU_BYTES // max(state, 1), CPU_WIDTH), 1)
 
 
 def _bytes(value: Tensor) -> int:
     return value.numel() * value.element_size()
+
+
+def convolves(step: GraphModule) -> bool:
+    """Whether a traced step has convolutions."""
+    return any(node.target is aten.convolution.default for node in step.graph.nodes)
+
+
+def draws(step: GraphModule) -> bool:
+    """Whether a traced step draws random numbers."""
+    return any(map(is_random, step.graph.nodes))
+
+
+def unfolded_bytes(step: GraphModule) -> int:
+    """Size of the windows of all convolutions, of one client: forward, and twice backward."""
+    total = 0
+    for node in step.graph.nodes:
+        if node.target is aten.convolution.default:
+            args: Any = node.args
+            x, w, out = args[0].meta["val"], args[1].meta["val"], node.meta["val"]
+            window = w[0, 0].numel()
+            # Windows of images, forward and backward; windows of the output's gradient.
+            total += 2 * out[:, 0].numel() * x.shape[1] * window * x.element_size()
+            total += x[:, 0].numel() * out.shape[1] * window * x.element_size()
+    return total

@@ -172,7 +172,7 @@ def bare_result(
     num_steps: int,
 ) -> LocalResult:
     """A client's result without weights, optimizer state and sums; see `TrainedStack`."""
-    context = start.context._replace(measured=tree_map(Tensor.cpu, measured))
+    context = start.context._replace(measured=to_host(measured))
     done = Finished({}, num_examples, num_steps, {})
     return LocalResult(start.data.client_id, context, done, num_seen, 0.0)
 
