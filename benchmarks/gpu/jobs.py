@@ -44,7 +44,7 @@ JOBS = (
     Job("W6", 35, trained("W6", 5, _F)),
     Job("W6 plain", 25, plain("W6", 3)),
     Job("W6 bf16-mixed", 35, trained("W6", 5, _F, _BF16)),
-    Job("W6 16-mixed", 40, trained("W6", 2, "engine=auto", "trainer.precision=16-mixed")),
+    Job("W6 16-mixed", 40, trained("W6", 5, _F, "trainer.precision=16-mixed")),
     Job("W1, cudnn.benchmark", 45, trained("W1", 6, _F, "trainer.benchmark=true")),
     Job(
         "W1, no recordings", 45, trained("W1", 3, _F, patches=[cure.no_recordings]), only_cuda=True

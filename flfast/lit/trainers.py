@@ -100,6 +100,7 @@ class ReusedTrainer:
         train_limit: its `batch_limit`, which our loaders apply instead of Lightning.
         clip_value: its `gradient_clip_val`; 0 is off.
         test_limit: its `limit_test_batches`, which our loaders apply, too.
+        scaler_state: state of the loss scale before each fit; empty if losses are not scaled.
     """
 
     def __init__(self, trainer: L.Trainer) -> None:
@@ -109,6 +110,8 @@ class ReusedTrainer:
         self.test_limit: float | int = self.trainer.limit_test_batches
         self.trainer.limit_train_batches = self.trainer.limit_test_batches = 1.0
         self._ran: set[str] = set()
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        self.scaler_state: dict[str, Any] = scaler.state_dict() if scaler is not None else {}
         # Lightning's profiler reports after every fit; we want one report per run.
         self._describe = self.trainer.profiler.describe
         self.trainer.profiler.describe = lambda: None
@@ -144,6 +147,8 @@ class ReusedTrainer:
         for callback, state in self._callback_states:
             if state:
                 callback.load_state_dict(deepcopy(state))
+        if self.scaler_state:  # or a client's steps would depend on who trained before it
+            self.trainer.precision_plugin.scaler.load_state_dict(self.scaler_state)
         if not self.trainer.fast_dev_run:  # it sets its own limits
             loop.max_epochs = plan.local_epochs or -1
             loop.epoch_loop.max_steps = plan.local_steps or -1

@@ -34,7 +34,6 @@ class Listening(Callback):
 
 OBSTACLES = {
     "dp": ({"strategy": "dp"}, {}, "strategy=dp divides batches over devices"),
-    "16-mixed": ({}, {"precision": "16-mixed"}, "trainer.precision=16-mixed scales losses"),
     "fast_dev_run": ({}, {"fast_dev_run": True}, "trainer.fast_dev_run is for single batches"),
     "limit_val_batches": ({}, {"limit_val_batches": 1.0}, "trainer.limit_val_batches validates"),
     "detect_anomaly": ({}, {"detect_anomaly": True}, "trainer.detect_anomaly watches autograd"),

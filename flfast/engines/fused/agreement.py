@@ -120,8 +120,8 @@ def _perturbed(weights: Tree, *, precision: str, device: torch.device, seed: int
 
 def _last_place(dtype: torch.dtype, precision: str, device: torch.device) -> float:
     """Relative unit in the last place of what products are computed from."""
-    if precision == "bf16-mixed":
-        dtype = torch.bfloat16
+    if precision in {"bf16-mixed", "16-mixed"}:
+        dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float16
     elif device.type == "cuda" and dtype == torch.float32 and allows_tf32():
         dtype = torch.float16  # TF32 has as many bits of mantissa
     return torch.finfo(dtype).eps

@@ -49,8 +49,6 @@ def _device_obstacles(plan: RoundPlan, trainer: Any) -> Iterator[str]:
     if isinstance(trainer.strategy, DataParallelStrategy) or trainer.world_size > 1:
         shard = f" strategy.shard={plan.shard}" if plan.strategy == "ddp" else ""
         yield f"strategy={plan.strategy}{shard} divides batches over devices"
-    if plan.precision == "16-mixed":
-        yield "trainer.precision=16-mixed scales losses"
 
 
 def _trainer_obstacles(trainer: Any) -> Iterator[str]:

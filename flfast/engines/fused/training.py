@@ -26,6 +26,7 @@ from flfast.engines.eager import EagerTraining
 from flfast.engines.fused.agreement import disagreement
 from flfast.engines.fused.graph.executor import wanted
 from flfast.engines.fused.graph.local_step import Clip, LocalStep
+from flfast.engines.fused.graph.loss_scale import loss_scale
 from flfast.engines.fused.graph.skipped_passes import skipped
 from flfast.engines.fused.graph.update_rules import local_optimizer
 from flfast.engines.fused.obstacles import obstacle
@@ -195,11 +196,11 @@ class FusedTraining:
         """The local step of every stage."""
         site, trainer = self._site, self._site.trainers.trainer(plan)
         by_value = trainer.trainer.gradient_clip_algorithm == "value"
-        params = list(site.module.params.values())
+        params, scale = list(site.module.params.values()), loss_scale(trainer.scaler_state)
         return [
             LocalStep(
                 site.module,
-                local_optimizer(site.module.optimizer_of(stage)(params, lr=plan.lr)),
+                local_optimizer(site.module.optimizer_of(stage)(params, lr=plan.lr), scale),
                 stage=stage._replace(trains=site.module.trained(stage, site.joint["params"])),
                 joint=site.joint,
                 clip=Clip(trainer.clip_value, by_value),

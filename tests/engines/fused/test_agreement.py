@@ -62,6 +62,7 @@ def test_a_reference_that_is_not_finite_agrees_only_with_its_like():
         ("64-true", torch.float64, CPU, torch.finfo(torch.float64).eps),
         ("bf16-true", torch.bfloat16, CPU, 2**-7),
         ("bf16-mixed", torch.float32, CPU, 2**-7),
+        ("16-mixed", torch.float32, CUDA, 2**-10),
         ("32-true", torch.float32, CUDA, 2**-10),  # TF32, in convolutions by default
         ("64-true", torch.float64, CUDA, torch.finfo(torch.float64).eps),
     ],

@@ -166,7 +166,7 @@ def test_dropout_agrees_in_distribution(make_data, make_federation, stack):
     assert loss(Replaying) == pytest.approx(loss(EagerTraining), rel=0.05)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed", "bf16-true"])
 def test_auto_goes_fused_in_every_precision(make_data, make_federation, precision):
     trainer = {**ON_GPU, "precision": precision}
     federation = make_federation(make_data([9, 14, 3]), mlp(), rounds=3, trainer=trainer)

@@ -13,7 +13,8 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from flfast.algorithms.contract import Context, LocalStage
 from flfast.datamodules.batches import Batch
-from flfast.engines.fused.graph.update_rules import LocalOptimizer
+from flfast.engines.fused.graph.loss_scale import keep_unless, unscaled
+from flfast.engines.fused.graph.update_rules import SCALE, LocalOptimizer
 from flfast.lit.local_module import LocalModule
 from flfast.lit.module_task import local_task
 from flfast.lit.task import LocalTask
@@ -84,13 +85,22 @@ class LocalStep:
         exact = all(p.dtype in {torch.float32, torch.float64} for p in state["params"].values())
         changes = self.algorithm.correct is not None or bool(self.clip.limit)
         scaled = exact and self.optimizer.scaled and not changes
+<<<<<<< HEAD
         factor = settings["lr"] if scaled else torch.ones_like(settings["lr"])
+=======
+        # A loss scale may overflow: it is divided by before lr is applied.
+        folded = scaled and self.optimizer.loss_scale is None
+        factor = settings["lr"] if folded else self._scale(state)
+>>>>>>> ge
         grads = self._gradients(state, context, settings, batch, factor=factor)
         self._update(state, context, settings, grads, scaled=scaled)
 
     def accumulate(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> None:
-        """Add a micro-batch's gradient, times its share, to `state["grads"]`."""
-        for name, grad in self.gradients(state, context, settings, batch).items():
+        """Add a micro-batch's gradient to `state["grads"]`, times its share and the loss scale."""
+        scale = self._scale(state)
+        factor = batch["share"] if scale is None else batch["share"] * scale
+        grads = self._gradients(state, context, settings, batch, factor=factor)
+        for name, grad in grads.items():
             state["grads"][name].add_(grad)
 
     def gradients(self, state: Tree, context: Tree, settings: Tree, batch: Tree) -> Tree:
@@ -107,6 +117,13 @@ class LocalStep:
         self._update(state, context, settings, grads, scaled=False)
         for grad in state["grads"].values():
             grad.zero_()
+
+    def _scale(self, state: Tree) -> Tensor | None:
+        """The loss scale, [], if there is one."""
+        if self.optimizer.loss_scale is None:
+            return None
+        scale: Tensor = state["optimizer"][SCALE]["scale"]
+        return scale
 
     def _gradients(
         self, state: Tree, context: Tree, settings: Tree, batch: Tree, *, factor: Tensor
@@ -168,7 +185,27 @@ class LocalStep:
     def _update(
         self, state: Tree, context: Tree, settings: Tree, grads: Tree, *, scaled: bool
     ) -> None:
-        """Correct and clip gradients, and update parameters; `scaled` gradients include lr."""
+        """Correct and clip gradients, and update parameters; `scaled` gradients include lr.
+
+        With a loss scale, gradients that are not finite update nothing but the scale.
+        """
+        if self.optimizer.loss_scale is None:
+            self._take(state, context, settings, grads, scaled=scaled)
+            return
+        optimizer = {name: part for name, part in state["optimizer"].items() if name != SCALE}
+        trained = {name: state["params"][name] for name in self.trained}
+        changed: Tree = {"params": trained, "optimizer": optimizer}
+        before = tree_map(torch.clone, changed)
+        of_loss = state["optimizer"][SCALE]
+        grads, finite = unscaled(grads, of_loss["scale"], settings["lr"] if scaled else None)
+        self._take(state, context, settings, grads, scaled=scaled)
+        keep_unless(finite, before, changed)
+        self.optimizer.loss_scale.update(of_loss, finite=finite)
+
+    def _take(
+        self, state: Tree, context: Tree, settings: Tree, grads: Tree, *, scaled: bool
+    ) -> None:
+        """Correct and clip gradients, and update parameters; see `_update`."""
         params, lr = state["params"], settings["lr"]
         if self.algorithm.correct is not None:
             corrected = self.algorithm.correct(grads, params, _context(context, settings))

@@ -5,19 +5,21 @@ its update, and `run/training_state.py` loads and reads its state.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from flfast.engines.fused.graph.loss_scale import LossScale
 from flfast.state.precision import widest_float
 from flfast.state.tree import Tree, leaves, tree_map
 
 Update = Callable[[Tree, Tree, Tree, Tensor], None]
 """(parameters, gradients, state, lr) -> None; changes parameters and state in place."""
 
+SCALE = "loss_scale"
 _STEP = "step"
 
 
@@ -31,12 +33,14 @@ class LocalOptimizer:
             because 1 - 0.999 has only five correct digits in float32.
         scaled: whether `update` takes gradients times lr; buffers are then multiples of lr, too.
         update: takes one step.
+        loss_scale: changes the scale of the loss, which is part of the state; None: there is none.
     """
 
     slots: tuple[str, ...]
     counts: bool
     scaled: bool
     update: Update
+    loss_scale: LossScale | None = None
 
     def empty(self, params: Tree) -> Tree:
         """The state before the first step: a tree by slot, then by parameter name."""
@@ -44,11 +48,13 @@ class LocalOptimizer:
         if self.counts:
             device = next(leaves(params)).device
             state[_STEP] = torch.zeros((), dtype=widest_float(device), device=device)
+        if self.loss_scale is not None:
+            state[SCALE] = self.loss_scale.empty(next(leaves(params)).device)
         return state
 
     @torch.no_grad()
     def load(self, state: Tree, saved: Tree, lr: float) -> None:
-        """Write an optimizer state into `state`.
+        """Write an optimizer state into `state`. The loss scale begins anew.
 
         Args:
             state: as `empty` makes it; changed in place.
@@ -65,6 +71,8 @@ class LocalOptimizer:
         if self.counts:
             trained = (saved[name] for name in state[self.slots[0]] if name in saved)
             state[_STEP].fill_(next((float(leaf[_STEP]) for leaf in trained), 0.0))
+        if self.loss_scale is not None:
+            self.loss_scale.load(state[SCALE])
 
     def read(self, state: Tree, names: Sequence[str], lr: float) -> Tree:
         """A copy of a state on the CPU, by parameter name, as torch.optim has it."""
@@ -77,8 +85,8 @@ class LocalOptimizer:
         return saved if self.slots else {}
 
 
-def local_optimizer(optimizer: Optimizer) -> LocalOptimizer:
-    """The update rule of a torch optimizer, with its options.
+def local_optimizer(optimizer: Optimizer, scale: LossScale | None = None) -> LocalOptimizer:
+    """The update rule of a torch optimizer, with its options and the scale of its loss.
 
     Raises:
         NotImplementedError: if it is not SGD, Adam or AdamW, or uses an option that this file
@@ -91,11 +99,11 @@ def local_optimizer(optimizer: Optimizer) -> LocalOptimizer:
         if options.get(name):
             raise NotImplementedError(f"optimizer.{name} is implemented by torch.optim only")
     if type(optimizer) is SGD:
-        return _sgd(options)
+        return replace(_sgd(options), loss_scale=scale)
     if type(optimizer) in {Adam, AdamW}:
         # Newer versions of Adam have decoupled weight decay as an option.
         decoupled = type(optimizer) is AdamW or options.get("decoupled_weight_decay", False)
-        return _adam(options, decoupled=decoupled)
+        return replace(_adam(options, decoupled=decoupled), loss_scale=scale)
     name = type(optimizer).__name__
     raise NotImplementedError(f"optimizer {name} is implemented by torch.optim only")
 
