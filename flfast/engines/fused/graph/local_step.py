@@ -85,13 +85,10 @@ class LocalStep:
         exact = all(p.dtype in {torch.float32, torch.float64} for p in state["params"].values())
         changes = self.algorithm.correct is not None or bool(self.clip.limit)
         scaled = exact and self.optimizer.scaled and not changes
-<<<<<<< HEAD
-        factor = settings["lr"] if scaled else torch.ones_like(settings["lr"])
-=======
         # A loss scale may overflow: it is divided by before lr is applied.
         folded = scaled and self.optimizer.loss_scale is None
         factor = settings["lr"] if folded else self._scale(state)
->>>>>>> ge
+        factor = torch.ones_like(settings["lr"]) if factor is None else factor
         grads = self._gradients(state, context, settings, batch, factor=factor)
         self._update(state, context, settings, grads, scaled=scaled)
 
