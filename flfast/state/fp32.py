@@ -38,7 +38,7 @@ def use_fp32(value: Fp32 | None) -> None:
     for part in _parts():
         part.fp32_precision = value
     if _parts() and value == "tf32":  # which is for GPUs: this server's own sums stay as they are
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        _on_cpu().fp32_precision = "none"
 
 
 def describe_fp32() -> str:
@@ -70,9 +70,15 @@ def _parts() -> list[Any]:
     return [products, cudnn.conv, cudnn.rnn] if hasattr(cudnn, "conv") else []
 
 
+def _on_cpu() -> Any:
+    """Products of a CPU, which `set_float32_matmul_precision` means, too."""
+    backend: Any = torch.backends.mkldnn
+    return backend.matmul
+
+
 def _settings() -> Iterator[Restore]:
     """Functions that give back today's settings, to be called in order."""
-    newer = [*_parts(), *(torch.backends.mkldnn.matmul for _ in _parts()[:1])]
+    newer = [*_parts(), *(_on_cpu() for _ in _parts()[:1])]
     values = [part.fp32_precision for part in newer]
     for part in (torch.backends.cuda.matmul, torch.backends.cudnn):
         try:

@@ -100,7 +100,7 @@ class _Uses:
     def _is_operand(self, argument: Any, node: Node) -> bool:
         if not isinstance(argument, Node):
             return isinstance(argument, (int, float))
-        value = argument.meta.get("val")
+        value: Any = argument.meta.get("val")
         if shape(argument) == ():
             return bool(value.is_floating_point() and value.device.type == "cpu")
         # A view of memory that is written could be shifted against it.
@@ -184,7 +184,8 @@ def _scratch(steps: list[Node], passed: set[Node]) -> tuple[dict[Node, int], int
     num = 0
     for node in steps:
         # A result may take the place of an operand, which is read first.
-        free += [slots[a] for a in dict.fromkeys(node.args) if a in slots and last[a] is node]
+        operands: Any = dict.fromkeys(node.args)
+        free += [slots[a] for a in operands if a in slots and last[a] is node]
         if node in passed:
             if not free:
                 free, num = [num], num + 1
