@@ -19,16 +19,3 @@ def no_recordings() -> None:
         raise RuntimeError("CUDA graphs are switched off")
 
     put(torch.cuda, "graph", refuse)
-
-
-def tf32_products() -> None:
-    """Products of matrices, too, have the shorter mantissa that convolutions have by default."""
-    torch.set_float32_matmul_precision("high")
-
-
-def no_tf32() -> None:
-    """Convolutions have float32's own mantissa."""
-    torch.backends.cudnn.allow_tf32 = False
-
-
-ALL = (tf32_products,)

@@ -13,6 +13,7 @@ from benchmarks.gpu.runs import plain, trained
 _F = "engine=fused"
 _WIDE = ("engine.stack=2",)  # a CPU does not stack convolutions by itself
 _BF16 = "trainer.precision=bf16-mixed"
+_TF32 = "trainer.fp32_precision=tf32"
 _STACK_1 = "engine.stack=1"
 
 JOBS = (
@@ -33,11 +34,11 @@ JOBS = (
     Job("tests", 95, checks.tests),
     Job("W3 eager", 40, trained("W3", 10, "engine=eager"), same="W3"),
     Job("W3 profile", 40, profiled("W3", 12, 8, _F)),
-    Job("W1, all cures", 45, trained("W1", 6, _F, patches=cure.ALL, cpu_words=_WIDE), same="W1"),
+    Job("W1, tf32", 45, trained("W1", 6, _F, _TF32, cpu_words=_WIDE), same="W1"),
     Job("W1 profile", 50, profiled("W1", 6, 5, _F)),
     # The model of W3c draws dropout, which depends on who trains together.
     Job("W3c", 35, trained("W3c", 10, _F)),
-    Job("W3c, all cures", 35, trained("W3c", 10, _F, patches=cure.ALL, cpu_words=_WIDE)),
+    Job("W3c, tf32", 35, trained("W3c", 10, _F, _TF32, cpu_words=_WIDE)),
     Job("W3c plain", 20, plain("W3c", 4)),
     Job("W2b", 40, trained("W2b", 6, _F)),
     Job("W2b plain", 30, plain("W2b", 3)),
@@ -70,9 +71,9 @@ JOBS = (
         same="scaffold",
     ),
     Job(
-        "W3, no tf32",
+        "W3, ieee",
         30,
-        trained("W3", 10, _F, patches=[cure.no_tf32]),
+        trained("W3", 10, _F, "trainer.fp32_precision=ieee"),
         same="W3",
         only_cuda=True,
     ),

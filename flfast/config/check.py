@@ -12,7 +12,7 @@ from flfast.config.known_words import here_it_is, ours
 from flfast.config.own import OWN, passed
 from flfast.config.rules import problems as problems_of_rules
 from flfast.config.schema import STRICT, OptimizerSettings, Settings, TrainerSettings
-from flfast.config.signature import Signature, read_signature
+from flfast.config.signature import Parameter, Signature, read_signature
 from flfast.config.values import Config, shown
 from flfast.state.messages import did_you_mean
 
@@ -175,7 +175,7 @@ def _check_trainer(trainer: Config) -> Iterator[str]:
         if key is not None:
             yield f"trainer.{name}={shown(trainer[name])} is set by flfast; set {key} instead"
     if signature is not None:
-        ours_alone = {name for name in TrainerSettings.model_fields if name not in known}
-        passed_on = (name for name in trainer if name not in ours_alone and not managed.get(name))
-        options = {name: trainer[name] for name in passed_on}
+        options = {name: value for name, value in trainer.items() if not managed.get(name)}
+        beside = {name: Parameter(None, required=False) for name in TrainerSettings.model_fields}
+        signature = signature._replace(parameters={**beside, **known})
         yield from _check_arguments("trainer.", options, signature)

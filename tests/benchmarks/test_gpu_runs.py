@@ -126,9 +126,8 @@ def test_a_failure_says_why_in_its_line():
     assert line("W3", found) == "W3 · failed · 3 · 0.5 · RuntimeError: out of memory"
 
 
-@pytest.mark.parametrize("name", [cure.__name__ for cure in (*cures.ALL, cures.no_recordings)])
-def test_what_a_cure_changes_is_there(name):
-    found, said = in_a_fork(lambda _: getattr(cures, name)(), 60)
+def test_what_a_cure_changes_is_there():
+    found, said = in_a_fork(lambda _: cures.no_recordings(), 60)
     assert found["status"] == "passed", said
 
 

@@ -112,3 +112,14 @@ def test_a_plan_has_its_arithmetic_until_the_next_one_or_the_end(make_data, make
     site.trainers.trainer(plan._replace(fp32_precision="ieee"))
     federation.engine.close()
     assert describe_fp32() == before
+
+
+@pytest.mark.usefixtures("given_back")
+def test_a_later_run_gives_back_what_was_set_in_between(monkeypatch):
+    use_fp32("ieee")
+    use_fp32(None)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    use_fp32("tf32")
+    use_fp32(None)
+    assert not torch.backends.cudnn.allow_tf32
+    assert describe_fp32() == "float32 in products ieee, in convolutions ieee"
