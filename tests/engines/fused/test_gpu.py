@@ -14,6 +14,7 @@ from engine_runs import (
     ran,
     with_batchnorm,
 )
+from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
 from flfast.algorithms.fedprox import fedprox
@@ -173,3 +174,22 @@ def test_auto_goes_fused_in_every_precision(make_data, make_federation, precisio
     plan = federation.plans(1, [])._replace(precision=precision)
     assert engine_of(federation, AutoTraining).choose(plan) == "fused"
     assert ran(federation, AutoTraining).history[-1]["cohort/rejected"] == 0
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_recorded_loss_scales_are_those_of_lightning(make_data, make_federation, stack):
+    """The first scale overflows, so that each client leaves out steps."""
+
+    def final(engine):
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**21, growth_interval=4)
+        plugin = MixedPrecision("16-mixed", "cuda", scaler)
+        trainer = {"accelerator": "gpu", "devices": [0], "plugins": [plugin]}
+        data = make_data([9, 14, 3])
+        federation = make_federation(
+            data, mlp(), rounds=3, local_epochs=3, batching=Batching(4), trainer=trainer
+        )
+        return ran(federation, engine, **({} if engine is EagerTraining else {"stack": stack}))
+
+    fused, eager = final(Replaying), final(EagerTraining)
+    torch.testing.assert_close(fused.weights(), eager.weights(), rtol=2e-3, atol=2e-3)
+    assert fused.engine.training.recordings() > 0
