@@ -2,7 +2,8 @@
 
 `lowering.py` runs this last. A correction, an ascent step and an update of the weights read and
 write all parameters once for each operator. Joined, only what other operators read goes to memory,
-and a gradient `g.t() @ x` that nothing else reads stays in the cache. No number changes.
+and a gradient `g.t() @ x` that nothing else reads stays in the cache. Elementwise operators give
+the same bits. Products are rounded as our kernel does it, elsewhere at edges of odd widths.
 """
 
 import operator
