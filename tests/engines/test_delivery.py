@@ -133,3 +133,26 @@ def test_a_finish_that_returns_the_weights_is_an_error(make_data, make_federatio
     federation = make_federation(make_data([4, 6]), algorithm=algorithm)
     with pytest.raises(ValueError, match=r"finish returns the weights, .* context.change"):
         federation.run()
+
+
+@pytest.mark.parametrize("diverges", [False, True])
+def test_a_large_upload_is_added_leaf_by_leaf_to_the_same_bits(
+    make_data, make_federation, monkeypatch, diverges
+):
+    def run():
+        data = make_data([4, 6, 9, 14])
+        if diverges:
+            data.examples.inputs[data.train_clients.indices_of(1)] = torch.inf
+        return ran(make_federation(data, algorithm=FEDAVG, rounds=3), FusedTraining, stack=1)
+
+    expected = run()
+    monkeypatch.setattr("flfast.engines.delivery.LARGE_BYTES", 0)
+    found = run()
+    pairs = zip(leaves(found.server), leaves(expected.server), strict=True)
+    assert all(torch.equal(left, right) for left, right in pairs)
+    for rows in zip(found.history, expected.history, strict=True):
+        left, right = (
+            {k: repr(v) for k, v in row.items() if "time" not in k and not k.endswith("_s")}
+            for row in rows
+        )
+        assert left == right
