@@ -87,7 +87,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--budget", type=float, default=520, help="seconds for all jobs")
     add("--after", default="", metavar="JOB", help="only jobs after this one")
-    add("--only", nargs="+", metavar="JOB", help="only jobs whose names begin so")
+    add("--only", nargs="+", metavar="JOB", help="only these jobs")
     add("--out", type=Path, help="folder; default: benchmarks/results/gpu-DATE-CHIP")
     add("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: only to try the jobs")
     add("--list", action="store_true", help="list the jobs with their limits, and end")
@@ -103,9 +103,10 @@ def _chosen(jobs: Sequence[Job], options: argparse.Namespace) -> list[Job]:
             sys.exit(f"--after {options.after}: no such job; allowed: {', '.join(names)}")
         chosen = chosen[names.index(options.after) + 1 :]
     if options.only:
-        chosen = [job for job in chosen if job.name.startswith(tuple(options.only))]
-        if not chosen:
-            sys.exit(f"--only {' '.join(options.only)}: no such job; --list has their names")
+        unknown = {*options.only} - {job.name for job in chosen}
+        if unknown:
+            sys.exit(f"--only {sorted(unknown)[0]}: no such job; --list has their names")
+        chosen = [job for job in chosen if job.name in options.only]
     return chosen
 
 
