@@ -44,9 +44,9 @@ def _raw(
     if key is not None:
         raise ValueError(f"key={key} names a column of a DataFrame")
     inputs = torch.as_tensor(data)
-    kind = inputs.dtype if kept is None else getattr(torch, kept.input_type)
-    if inputs.is_floating_point() and kind.is_floating_point:
-        inputs = inputs.to(kind)
-    if inputs.dtype != kind:
-        raise ValueError(f"data= has inputs of type {inputs.dtype}; allowed: {kind}")
+    if kept is not None and kept.input_type == "float32" and inputs.is_floating_point():
+        inputs = inputs.float()
+    given = str(inputs.dtype).removeprefix("torch.")
+    if kept is not None and given != kept.input_type:
+        raise ValueError(f"data= has inputs of type {given}; allowed: {kept.input_type}")
     return RawInputs(inputs, {"row": np.arange(len(inputs))})

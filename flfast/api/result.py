@@ -159,7 +159,8 @@ class Run:
 
         Args:
             data: a DataFrame with the columns of training but for the target and clients, or
-                inputs [N, ...] as those of training; None reads `data.path=FILE` of the words.
+                inputs [N, ...] as those of training; or the first of the words, as
+                `"data.path=FILE"`, whose file is read.
             words: as of `python -m flfast.predict`, such as `"client=3"`.
             key: column to carry along, such as a name.
 
@@ -172,6 +173,8 @@ class Run:
         """
         from flfast.api.predicting import predicted  # imports torch
 
+        if isinstance(data, str):
+            words, data = (data, *words), None
         given = [*self._words(), *words, *([] if key is None else [f"key={key}"])]
         return _table_of(predicted(data, given, self._objects))
 

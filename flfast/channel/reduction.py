@@ -160,6 +160,7 @@ class MeanReduction:
         """Add uploads of clients in their order, as `WeightedMean.add_rows` takes them."""
         if clients:
             self._check(clients[0], like)
+            self._weights |= zip(clients, weights, strict=True)
             self._mean.add_rows(rows, like, weights)
 
     def _check(self, client_id: int, upload: Tree) -> None:

@@ -93,9 +93,9 @@ def _unusable(options: Mapping[str, str], *, output: str) -> Iterator[str]:
     if not (client.isascii() and client.isdigit()):
         yield f"client={client}: allowed: the number of a client"
     if "output" in options and (path := Path(options["output"])).exists():
-        found = "folder" if path.is_dir() else "file"
-        if found != output:
-            yield f"output={path} is a {found}; allowed: a {output}, or a new path"
+        kind = "folder" if path.is_dir() else "file"
+        if kind != output:
+            yield f"output={path} is a {kind}; allowed: a {output}, or a new path"
     for setting, (packages, extra) in _PACKAGES.items():
         key, _, value = setting.partition("=")
         missing = [name for name in packages if not find_spec(name)]

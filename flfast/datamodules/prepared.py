@@ -53,7 +53,9 @@ def prepared_as(kept: Preprocessing | None, examples: Examples) -> Examples:
             )
     if (transform.mean, transform.std) == (kept.mean, kept.deviation):
         return examples
-    log.info(
-        "inputs are normalised as in training, by mean %s and std %s", kept.mean, kept.deviation
+    given = transform.mean, transform.std
+    log.warning(
+        "inputs are normalised by mean %s and std %s, as in training, and not by %s and %s",
+        *(kept.mean, kept.deviation, *given),
     )
     return replace(examples, transform=replace(transform, mean=kept.mean, std=kept.deviation))

@@ -108,6 +108,6 @@ def read_preprocessing(folder: Path) -> Preprocessing | None:
     try:
         return Preprocessing.model_validate_json(read_file(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{path} is damaged: {where}: {first['msg']}") from None
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{path} is damaged: {where}: {problem['msg']}") from None

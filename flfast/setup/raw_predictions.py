@@ -83,8 +83,8 @@ def _model_of_file(saved: SavedRun, data: RawData, path: Path) -> nn.Module:
     model = build_model(saved.config, data, saved.objects)
     dtype = dtype_of_precision(saved.config.trainer.precision)
     convert_weights(model, torch.promote_types(dtype, torch.float32))
-    found = read_state_dict(str(path), key="run")
-    write_weights(model, load_weights(read_weights(model), found, source=str(path)))
+    state_dict = read_state_dict(str(path), key="run")
+    write_weights(model, load_weights(read_weights(model), state_dict, source=str(path)))
     return model.eval()
 
 

@@ -207,8 +207,7 @@ def columns_as_float32(values: np.ndarray, option: str, names: Sequence[str]) ->
 
 def _numbers(columns: Columns, names: Sequence[str], fills: Mapping[str, float]) -> np.ndarray:
     """Columns of numbers, float64 [N, D]; raises as `Columns.numbers`."""
-    found = [columns.numbers(name, fills.get(name)) for name in names]
-    return _stack(found, columns.num_rows)
+    return _stack([columns.numbers(name, fills.get(name)) for name in names], columns.num_rows)
 
 
 def _stack(columns: list[np.ndarray], num_rows: int) -> np.ndarray:

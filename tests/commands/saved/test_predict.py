@@ -97,7 +97,8 @@ def test_a_raw_row_gives_what_the_run_predicted(trained, tmp_path, task, standar
     words = [f"run={folder}/run", f"data.path={tmp_path}/raw.csv", "key=patient"]
     table = pd.read_csv(predict([*words, f"output={tmp_path}/p.csv"]))
     assert table["patient"].tolist() == frame["patient"].tolist()
-    for columns in (table, run.predict(raw), run.predict(raw[:1])):
+    file = run.predict(f"data.path={tmp_path}/raw.csv")
+    for columns in (table, file, run.predict(raw), run.predict(raw[:1])):
         rows = known["row"].to_numpy()
         chosen = rows < len(columns)
         for name, before, unit in expected(known, task, read_preprocessing(run.folder)):
