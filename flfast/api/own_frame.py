@@ -97,6 +97,8 @@ def raw_frame(frame: Any, kept: TableColumns, *, key: str | None, owner: str | N
     Raises:
         ValueError: as `raw_rows`.
     """
+    if not len(frame):
+        raise ValueError("data= has no rows")
     import_extra("pyarrow", extra="table")
     import pyarrow as pa
 

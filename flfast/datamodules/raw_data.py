@@ -1,7 +1,5 @@
 """Examples without targets, for a model that is trained."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -9,10 +7,10 @@ from flfast.datamodules.examples import ClientIndices, Examples
 from flfast.datamodules.federated import FederatedDataModule
 from flfast.datamodules.fetching import Loading
 from flfast.datamodules.partitions.whole import whole
-from flfast.datamodules.prepared import prepared_as
 from flfast.datamodules.preprocessing import Preprocessing
 from flfast.datamodules.sources.source import RawInputs
 from flfast.datamodules.splits import Split
+from flfast.datamodules.transforms import BatchTransform
 
 
 class RawData(FederatedDataModule):
@@ -37,18 +35,21 @@ def _examples(raw: RawInputs, kept: Preprocessing) -> Examples:
     task, num, outputs = kept.task, len(raw.about["row"]), kept.num_outputs
     shapes = {"classification": (num,), "survival": (num, 2)}
     dtype = torch.int64 if task == "classification" else torch.float32
+    if not num:
+        raise ValueError("there is no example to predict")
     columns, shape = kept.columns, tuple(raw.inputs[0].shape)
     if shape != kept.input_shape:
         raise ValueError(
             f"inputs have shape {[*shape]}; allowed: {[*kept.input_shape]}, as in training"
         )
-    examples = Examples(
+    return Examples(
         inputs=raw.inputs,
         targets=torch.zeros(shapes.get(task, (num, outputs)), dtype=dtype),
         num_classes=outputs,
+        transform=BatchTransform(mean=kept.mean, std=kept.deviation),
         task=task,
         categories=() if columns is None else tuple(map(len, columns.categories.values())),
         class_names=kept.classes,
         columns=columns,
+        vocabulary=kept.vocabulary,
     )
-    return prepared_as(kept, replace(examples, vocabulary=kept.vocabulary))
